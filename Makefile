@@ -1,0 +1,77 @@
+# Everything a developer runs. `make` alone lists it. Needs Python 3.11+ and make; `setup` brings the rest into .venv.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.synced
+PYTEST := $(BIN)/pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance coverage wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## bring everything into .venv (uv included), as locked
+
+$(STAMP): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv sync --quiet --locked --inexact --all-extras --python $(BIN)/python
+	@touch $@
+
+demo: $(STAMP) ## the product's main job on real input against a real broker
+	@$(BIN)/dueline demo
+
+dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
+	@$(BIN)/dueline dev
+
+test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance
+	@$(PYTEST) tests
+
+check: lint type layers test sim ## everything that must be green before a commit lands
+
+lint: $(STAMP) ## ruff: format and rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+format: $(STAMP) ## let ruff put the code in shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+type: $(STAMP) ## mypy --strict
+	@$(BIN)/mypy
+
+layers: $(STAMP) ## import-linter: low layers never import high ones
+	@$(BIN)/lint-imports
+
+unit: $(STAMP) ## unit tests alone
+	@$(PYTEST) tests/unit
+
+conformance: $(STAMP) ## one suite over the real adapters and their in-memory twins
+	@$(PYTEST) tests/conformance
+
+sim: $(STAMP) ## the full simulation: DUELINE_SIM_SEEDS seeds (default 400)
+	@DUELINE_SIM_SEEDS=$${DUELINE_SIM_SEEDS:-400} $(PYTEST) tests/sim
+
+integration: $(STAMP) ## against the real embedded broker
+	@$(PYTEST) tests/integration
+
+acceptance: $(STAMP) ## the command line in subprocesses
+	@$(PYTEST) tests/acceptance
+
+coverage: $(STAMP) ## all tests with branch coverage; core must stay at 100 %
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest tests
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --include='pipeline/core/*' --fail-under=100
+	@$(BIN)/coverage report --fail-under=85
+
+wheel: $(STAMP) ## build the wheel into dist/
+	@$(BIN)/uv build --quiet --wheel --out-dir dist
+
+clean: ## remove what the other targets made, .venv included
+	@rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

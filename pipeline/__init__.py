@@ -1,0 +1,99 @@
+"""Dueline: a distributed job scheduler on Apache Kafka.
+
+    from pipeline import Dueline
+
+    app = Dueline()
+
+    @app.job("email.send", max_attempts=5)
+    def send(ctx, to): ...
+
+    app.schedule("email.send", {"to": "a@b"}, in_="10m")
+
+Public names are imported when first used (PEP 562), so a command that only prints its help loads none.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pipeline.client import parts as _parts
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pipeline.client import Dueline, JobRef, Parts
+    from pipeline.config import Settings
+    from pipeline.core.context import Context
+    from pipeline.core.errors import (
+        DuelineError,
+        InvalidInput,
+        InvalidSchedule,
+        NotFound,
+        Refused,
+        StoreUnreachable,
+    )
+    from pipeline.core.handler import Cancel, Dead, Retry, Snooze
+
+__all__ = [
+    "Cancel",
+    "Context",
+    "Dead",
+    "Dueline",
+    "DuelineError",
+    "InvalidInput",
+    "InvalidSchedule",
+    "JobRef",
+    "NotFound",
+    "Refused",
+    "Retry",
+    "Snooze",
+    "StoreUnreachable",
+    "connect",
+]
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "pipeline.client": ("Dueline", "JobRef"),
+    "pipeline.core.context": ("Context",),
+    "pipeline.core.errors": (
+        "DuelineError",
+        "InvalidInput",
+        "InvalidSchedule",
+        "NotFound",
+        "Refused",
+        "StoreUnreachable",
+    ),
+    "pipeline.core.handler": ("Cancel", "Dead", "Retry", "Snooze"),
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def connect(settings: "Settings") -> "Parts":
+    """The real parts of a client. Composed here, above all layers, since a client knows no adapter; imported
+    only when one connects. Raises StoreUnreachable if no store is known."""
+    from pipeline.adapters.kafka_admin import load_layout
+    from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+    from pipeline.adapters.store_clock import StoreClock
+    from pipeline.client.parts import Parts
+    from pipeline.follower import Follower
+
+    bootstrap, names = settings.require_bootstrap(), settings.names
+    appender, reader = KafkaAppender(bootstrap, settings.kafka), KafkaReader(bootstrap, settings.kafka)
+    return Parts(
+        appender=appender,
+        clock=StoreClock(appender, names.fleet),
+        reader=reader,
+        names=names,
+        load_layout=lambda: load_layout(settings),
+        finder=lambda layout: Follower(reader=reader, names=names, layout=layout),
+    )
+
+
+_parts.connector = connect
+
+if not TYPE_CHECKING:  # a type checker sees the imports above
+
+    def __getattr__(name: str) -> "Any":
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_MODULES[name]), name)

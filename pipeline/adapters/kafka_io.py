@@ -1,0 +1,341 @@
+"""Plain appends and plain reads, outside any group and any transaction."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from pipeline.adapters.kafka_settings import (
+    END_OF_PARTITION,
+    LEADERLESS,
+    NO_POSITION,
+    RECORD_LIMIT,
+    error_of,
+    settings,
+    translate,
+)
+from pipeline.core.errors import NotFound, StoreUnreachable
+from pipeline.ports import Put, Record
+
+PATIENCE_S = 8.0
+"""How long a broker may be silent before it counts as unreachable (DESIGN §9: exit 5 within 10 s)."""
+WAIT_S = 0.1
+SETTLE_S = 2.0
+"""How long a new topic may take to be known to every broker."""
+BATCH = 10_000
+LEFT_BEHIND = 100_000
+"""Records buffered for a tailed partition that nobody asks for any more, before it is let go."""
+T = TypeVar("T")
+READER_GROUP = "dueline.reader"
+"""librdkafka wants a group id even of a consumer that joins no group; nothing is ever committed to it."""
+
+Report = Callable[[Exception | None, int, int], None]
+
+
+class KafkaAppender:
+    """`Appender` over an idempotent producer. InvalidInput for a reserved setting in `client`.
+
+    An error in a report, and StoreUnreachable from `flush`, leave open whether the record was stored.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str] | None = None,
+        linger_ms: int = 5,
+        delivery_timeout_ms: int = 30_000,
+    ) -> None:
+        own = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": "lz4",
+            "linger.ms": linger_ms,
+            "delivery.timeout.ms": delivery_timeout_ms,
+            "message.max.bytes": RECORD_LIMIT,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1_048_576,
+            "topic.metadata.propagation.max.ms": 2_500,
+        }
+        self._producer = Producer(settings(bootstrap, client or {}, own))
+        self._lost: Exception | None = None
+
+    def append(self, put: Put, done: Report | None = None) -> None:
+        """StoreUnreachable if the queue is full and stays so."""
+        deadline = time.monotonic() + PATIENCE_S
+        report = self._forgotten if done is None else _reporter(put.topic, done)
+        produce: Callable[..., None] = self._producer.produce
+        while True:
+            try:
+                produce(put.topic, put.value, put.key, put.partition, on_delivery=report, headers=put.headers)
+            except BufferError as error:
+                if time.monotonic() >= deadline:
+                    raise StoreUnreachable("records are queued faster than the store takes them") from error
+                self._producer.poll(0.05)
+            except KafkaException as exception:
+                self._not_queued(translate(error_of(exception), put.topic), done)
+                return
+            else:
+                return
+
+    def _not_queued(self, error: Exception, done: Report | None) -> None:
+        """Refused at once: reported all the same, so that a caller looks in one place."""
+        if done is None:
+            raise error
+        done(error, -1, -1)
+
+    def _forgotten(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._lost = translate(error, message.topic() or "")
+
+    def poll(self, timeout_ms: int) -> None:
+        self._producer.poll(timeout_ms / 1000)
+
+    def flush(self, timeout_ms: int) -> None:
+        """Also raises the error of a record that was appended without `done`."""
+        if left := self._producer.flush(timeout_ms / 1000):
+            raise StoreUnreachable(f"{left} records were not acknowledged within {timeout_ms} ms")
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            raise error
+
+    def close(self) -> None:
+        """Give up what is still queued; `flush` first."""
+        self._producer.purge()
+        self._producer.close()
+
+
+def _reporter(topic: str, done: Report) -> Callable[[KafkaError | None, Message], None]:
+    def report(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            done(translate(error, topic), -1, -1)
+        else:
+            done(None, message.offset() or 0, message.timestamp()[1])
+
+    return report
+
+
+class KafkaReader:
+    """`Reader`. NotFound for what does not exist, StoreUnreachable when no broker answers in time.
+
+    One thread at a time. A `read` has a consumer of its own while it runs, so reads may be interleaved;
+    all tails share one.
+    """
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str] | None = None) -> None:
+        own = {
+            "group.id": READER_GROUP,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+            "fetch.queue.backoff.ms": 20,
+        }
+        self._settings = settings(bootstrap, client or {}, own)
+        self._idle: list[Consumer] = []
+        self._tails: _Tails | None = None
+
+    def _consumer(self) -> Consumer:
+        return self._idle.pop() if self._idle else Consumer(self._settings)
+
+    def read(
+        self, topic: str, partition: int, start: int | None = None, since_ms: int | None = None
+    ) -> Iterator[Record]:
+        consumer = self._consumer()
+        begin, end = _range(consumer, topic, partition, since_ms)
+        return self._read(consumer, topic, partition, max(begin, start or 0), end)
+
+    def _read(self, consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        if start < end:
+            consumer.assign([TopicPartition(topic, partition, start)])
+        position, silence = start, 0.0
+        while position < end:
+            batch = take(consumer, BATCH, WAIT_S)
+            silence = _silence(silence, batch)
+            for message in batch:
+                position = _after(message)
+                if position > end:
+                    break
+                if message.error() is None:
+                    yield message
+        consumer.unassign()
+        self._idle.append(consumer)
+
+    def tail(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Record]:
+        """The first call of a partition, or one with another `start` than after the last record, waits for
+        the broker's answer; going on from the last record takes what has been fetched meanwhile."""
+        if self._tails is None:
+            self._tails = _Tails(self._consumer())
+        return self._tails.take(topic, partition, start, limit)
+
+    def partitions(self, topic: str) -> int:
+        consumer = self._consumer()
+        try:
+            return partition_count(consumer, topic)
+        finally:
+            self._idle.append(consumer)
+
+    def close(self) -> None:
+        for consumer in self._idle:
+            consumer.close()
+        self._idle.clear()
+        if self._tails is not None:
+            self._tails.close()
+
+
+class _Tail:
+    """Where one tailed partition stands: the offset its next caller wants, and what was fetched for it."""
+
+    __slots__ = ("answered", "buffer", "following")
+
+    def __init__(self, start: int) -> None:
+        self.following = start
+        self.buffer: deque[Any] = deque()
+        self.answered = False
+
+
+class _Tails:
+    """Any number of tailed partitions on one consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._open: dict[tuple[str, int], _Tail] = {}
+
+    def take(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Record]:
+        tail = self._open.get((topic, partition))
+        if tail is None or tail.following != start:
+            tail = self._begin(topic, partition, start)
+        if not tail.buffer:
+            self._pump(topic, partition, 0.0)
+        silence = 0.0
+        while not tail.buffer and not tail.answered:
+            silence = _silence(silence, self._pump(topic, partition, WAIT_S))
+        records = [tail.buffer.popleft() for _ in range(min(limit, len(tail.buffer)))]
+        if records:
+            tail.following = records[-1].offset() + 1
+        return records
+
+    def _begin(self, topic: str, partition: int, start: int) -> _Tail:
+        place = TopicPartition(topic, partition, max(start, 0))
+        if (topic, partition) in self._open:
+            self._consumer.incremental_unassign([place])
+        else:
+            _range(self._consumer, topic, partition, None)
+        self._consumer.incremental_assign([place])
+        tail = self._open[topic, partition] = _Tail(start)
+        return tail
+
+    def _pump(self, topic: str, partition: int, timeout: float) -> list[Any]:
+        """Sort what has come in to the partitions' buffers."""
+        batch = take(self._consumer, BATCH, timeout)
+        for message in batch:
+            tail = self._open.get((message.topic(), message.partition()))
+            if tail is None:
+                continue
+            if message.error() is None:
+                tail.buffer.append(message)
+            else:
+                _after(message)
+                tail.answered = True
+        for place, tail in list(self._open.items()):
+            if len(tail.buffer) > LEFT_BEHIND and place != (topic, partition):
+                self._consumer.incremental_unassign([TopicPartition(*place)])
+                del self._open[place]
+        return batch
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def take(consumer: Consumer, limit: int, timeout: float) -> list[Any]:
+    """Up to `limit` messages and events, waiting at most `timeout` seconds for the first and for no other:
+    `consume` alone would wait for the full number. Tested with `is None`: a tombstone is falsy."""
+    first = consumer.poll(timeout)
+    if first is None:
+        return []
+    return [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+
+
+def require_topic(consumer: Consumer, topic: str) -> None:
+    """NotFound if the topic does not exist, StoreUnreachable if no broker says so in time."""
+    settled = time.monotonic() + SETTLE_S
+    while not partition_count(consumer, topic):
+        if time.monotonic() >= settled:
+            raise NotFound(f"topic {topic} does not exist")
+        time.sleep(WAIT_S)
+
+
+def partition_count(consumer: Consumer, topic: str) -> int:
+    """0 if the topic does not exist, as far as the asked broker knows; StoreUnreachable."""
+    metadata = _ask(lambda: consumer.list_topics(topic, PATIENCE_S), topic)
+    return len(metadata.topics[topic].partitions)
+
+
+def check_reachable(bootstrap: str, timeout_ms: int, client: Mapping[str, str] | None = None) -> str:
+    """The cluster's id; StoreUnreachable if no broker answers in time."""
+    producer = Producer(settings(bootstrap, client or {}, {}))
+    try:
+        return str(producer.list_topics(timeout=timeout_ms / 1000).cluster_id)
+    except KafkaException as exception:
+        raise translate(error_of(exception), bootstrap) from exception
+    finally:
+        producer.close()
+
+
+def _range(consumer: Consumer, topic: str, partition: int, since_ms: int | None) -> tuple[int, int]:
+    """Where to begin, and the end as of now: the last stable offset, for a read_committed consumer."""
+    place = TopicPartition(topic, partition)
+    low, high = _ask(lambda: consumer.get_watermark_offsets(place, PATIENCE_S), f"{topic}/{partition}")
+    if since_ms is None:
+        return low, high
+    place = TopicPartition(topic, partition, since_ms)
+    (found,) = _ask(lambda: consumer.offsets_for_times([place], PATIENCE_S), f"{topic}/{partition}")
+    if found.error is not None:
+        raise translate(found.error, f"{topic}/{partition}")
+    return (found.offset if found.offset >= 0 else high), high
+
+
+def _ask(question: Callable[[], T], subject: str) -> T:
+    """The broker's answer, asked again while a leader is being found (a new topic, a broker gone)."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return question()
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error.code() not in LEADERLESS or time.monotonic() >= deadline:
+                raise translate(error, subject) from exception
+            time.sleep(WAIT_S)
+
+
+def _silence(silence: float, batch: list[Any]) -> float:
+    """Seconds waited in vain so far, after one more wait; StoreUnreachable when they are too many."""
+    if batch:
+        return 0.0
+    if silence > PATIENCE_S:
+        raise StoreUnreachable(f"no broker answered for {PATIENCE_S:.0f} s")
+    return silence + WAIT_S
+
+
+def _after(message: Any) -> int:
+    """The offset after a message or an end-of-partition event; raises what any other event means."""
+    error: KafkaError | None = message.error()
+    offset: int = message.offset()
+    if error is None:
+        return offset + 1
+    if error.code() == END_OF_PARTITION:
+        return offset
+    if error.code() in NO_POSITION:
+        raise NotFound(f"{message.topic()}/{message.partition()}: {error.str()}")
+    raise translate(error, f"{message.topic()}/{message.partition()}")

@@ -1,0 +1,119 @@
+# ruff: noqa: SLF001 - librdkafka's own error codes have names that begin with an underscore
+"""Settings of the Kafka clients that the protocol depends on, and what their errors mean."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
+
+log = logging.getLogger("pipeline.kafka")
+log.addHandler(logging.NullHandler())  # not on a terminal unless somebody asks for it
+
+RESERVED = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",  # a static member comes back with the same generation: no fencing (H19)
+        "group.protocol",
+        "isolation.level",
+        "partition.assignment.strategy",
+        "transactional.id",
+    }
+)
+"""librdkafka settings that nobody may override: the proofs of DESIGN §5 and §7 rest on them."""
+
+RECORD_LIMIT = 4 * 1024 * 1024 + 64 * 1024
+"""Largest request of a producer: the 4 MiB that `acks` and `dead` accept, and its framing."""
+
+UNAPPENDABLE = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""Delivery errors that no repetition mends."""
+
+CALLBACK_ERRORS = (KafkaException, SystemError)
+"""What poll, flush and close raise when the client turned fatal. The library sets the exception and goes on
+to call further callbacks, so it may arrive as the SystemError of one of those, with the real one as cause."""
+FENCED = KafkaError._FENCED
+END_OF_PARTITION = KafkaError._PARTITION_EOF
+NO_POSITION = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
+)
+"""The log does not hold the offset asked for, or holds another record under it."""
+
+LEADERLESS = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Passing: the client refreshes its metadata meanwhile."""
+
+_ABSENT = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
+)
+_SILENT = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+    }
+)
+
+
+def settings(bootstrap: str, client: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`client` (the user's librdkafka settings) over `own` defaults, the reserved ones ours.
+
+    InvalidInput names a reserved setting. The library's log lines and client-wide errors go to the logger
+    `pipeline.kafka`: they tell what it is waiting through and ask nothing of the caller.
+    """
+    for key in client:
+        if key in RESERVED:
+            raise InvalidInput(key, "is set by the protocol and cannot be changed")
+    return {**own, **client, "bootstrap.servers": bootstrap, "error_cb": _noticed, "logger": log}
+
+
+def _noticed(error: KafkaError) -> None:
+    log.info("client: %s", error, extra={"action": "kafka.noticed", "error": error.name()})
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """The KafkaError that a KafkaException carries."""
+    error = exception.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def translate(error: KafkaError, subject: str) -> DuelineError:
+    """The error for a caller outside any group, named by what the caller must do."""
+    text = f"{subject}: {error.str()}"
+    if error.code() in _ABSENT:
+        return NotFound(text)
+    if error.code() in UNAPPENDABLE:
+        return InvalidInput("record", text)
+    if error.code() in _SILENT:
+        return StoreUnreachable(text)
+    return DuelineError(text)

@@ -1,0 +1,225 @@
+"""One transactional producer, and the order and error handling of a transaction on it (DESIGN §5.3, §5.6).
+
+The client library lacks KIP-890 part 2: a delayed EndTxn can end a *later* transaction of the same producer
+epoch (KAFKA-17754). So a producer whose EndTxn was not answered cleanly and at once is replaced: the new
+one's `init_transactions` raises the epoch and so fences the stray request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from pipeline.adapters.kafka_settings import (
+    CALLBACK_ERRORS,
+    FENCED,
+    RECORD_LIMIT,
+    UNAPPENDABLE,
+    error_of,
+    settings,
+)
+from pipeline.core.errors import OutcomeUnknown, OwnerError, PoisonRecord, RebuildClients, RetryStep
+from pipeline.ports import Put
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""After this the coordinator aborts: until then an abandoned transaction hides all behind it (H18)."""
+DELIVERY_TIMEOUT_MS = 5_000
+INIT_S = 30.0
+STEP_S = 9.0
+"""Begin, appends and offsets together: less than the coordinator waits."""
+COMMIT_S = 30.0
+"""Long: after a local time-out the only legal call is the same commit again."""
+ABORT_S = 10.0
+SUSPECT_S = 1.0
+"""An EndTxn that took longer may have been sent twice."""
+PAUSE_S = 0.01
+
+
+def transactional_settings(
+    bootstrap: str, client: Mapping[str, str], transactional_id: str
+) -> dict[str, Any]:
+    own = {
+        "compression.type": "lz4",
+        "linger.ms": 0,
+        "retry.backoff.ms": 10,
+        "retry.backoff.max.ms": 200,
+        "queue.buffering.max.messages": 1_000_000,
+        "queue.buffering.max.kbytes": 1_048_576,
+        "message.max.bytes": RECORD_LIMIT,
+        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "socket.timeout.ms": DELIVERY_TIMEOUT_MS,
+        "topic.metadata.propagation.max.ms": DELIVERY_TIMEOUT_MS // 2,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "transactional.id": transactional_id,
+        "acks": "all",
+        "delivery.report.only.error": True,
+    }
+    return settings(bootstrap, client, own)
+
+
+class Unusable(Exception):
+    """The transaction cannot go on and the library allows no abort: only a new producer helps."""
+
+
+class Failed(Exception):
+    """The transaction must be aborted."""
+
+
+class TransactionalProducer:
+    """A producer with one transactional.id. One thread; one transaction at a time.
+
+    Constructing it ends what an earlier producer with the id left open. Raises RebuildClients if that does
+    not succeed in time.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = {**config, "on_delivery": self._undelivered}
+        self._id: str = config["transactional.id"]
+        self._failure: KafkaError | None = None
+        self._producer = self._create()
+
+    def _create(self) -> Producer:
+        producer = Producer(self._config)
+        try:
+            _repeat(lambda: producer.init_transactions(INIT_S), time.monotonic() + INIT_S)
+        except (Unusable, Failed, OwnerError) as error:
+            raise RebuildClients(f"{self._id}: {error}") from error
+        return producer
+
+    def _undelivered(self, error: KafkaError | None, message: Message) -> None:
+        """Only failures are reported. A poisonous one outranks the others, which may just follow from it."""
+        if error is not None and (self._failure is None or error.code() in UNAPPENDABLE):
+            self._failure = error
+
+    def commit(self, puts: Sequence[Put], offsets: list[TopicPartition], group_metadata: Any) -> None:
+        """Begin, append all, flush to zero, send offsets, commit. The order is the proof: all records stand
+        in the log before the coordinator checks the generation (H5). Raises as `GroupLog.commit`."""
+        deadline = time.monotonic() + STEP_S
+        self._failure = None
+        try:
+            _repeat(self._producer.begin_transaction, deadline)
+            self._append(puts, deadline)
+            self._flush(deadline)
+            _repeat(lambda: self._send_offsets(offsets, group_metadata, deadline), deadline)
+        except Unusable as error:
+            self._replace()
+            raise RetryStep(f"{self._id}: {error}") from error
+        except Failed as error:
+            self._abort(str(error))
+        self._end()
+
+    def _append(self, puts: Sequence[Put], deadline: float) -> None:
+        produce: Callable[..., None] = self._producer.produce
+        for topic, partition, key, value, headers in puts:
+            while True:
+                try:
+                    produce(topic, value, key, partition, headers=headers)
+                    break
+                except BufferError:
+                    self._make_room(deadline)
+                except KafkaException as error:
+                    self._not_appended(error)
+
+    def _make_room(self, deadline: float) -> None:
+        if time.monotonic() >= deadline:
+            raise Failed("the producer's queue stayed full")
+        self._producer.poll(PAUSE_S)
+
+    def _not_appended(self, exception: KafkaException) -> NoReturn:
+        error = error_of(exception)
+        if error.fatal():
+            raise RebuildClients(f"{self._id}: {error.str()}") from exception
+        if self._failure is None or error.code() in UNAPPENDABLE:
+            self._failure = error
+        raise Failed(error.str()) from exception
+
+    def _flush(self, deadline: float) -> None:
+        try:
+            left = self._producer.flush(max(deadline - time.monotonic(), 0.0))
+        except CALLBACK_ERRORS as error:
+            raise RebuildClients(f"{self._id}: {error.__cause__ or error}") from error
+        if left:
+            raise Failed(f"{left} records were not acknowledged in time")
+        if self._failure is not None:  # flush counts a failed record as done
+            raise Failed(self._failure.str())
+
+    def _send_offsets(self, offsets: list[TopicPartition], group_metadata: Any, deadline: float) -> None:
+        left = max(deadline - time.monotonic(), PAUSE_S)
+        self._producer.send_offsets_to_transaction(offsets, group_metadata, left)
+
+    def _abort(self, reason: str) -> NoReturn:
+        """Abort, then say what the caller has to do. Nothing of this transaction can commit any more."""
+        started = time.monotonic()
+        try:
+            repeated = _repeat(lambda: self._producer.abort_transaction(ABORT_S), started + ABORT_S)
+        except (Unusable, Failed):
+            repeated = True
+        if repeated or time.monotonic() - started > SUSPECT_S:
+            self._replace()
+        if self._failure is not None and self._failure.code() in UNAPPENDABLE:
+            raise PoisonRecord(f"{self._id}: {self._failure.str()}")
+        raise RetryStep(f"{self._id}: {reason}")
+
+    def _end(self) -> None:
+        """EndTxn. Raised, repeated or slow: what became of it is not known here (H16), and a stray copy of
+        it may still arrive (H6). A slow success is known to have committed; it is reported as unknown all
+        the same, because the takeover that follows is the one path that is always right."""
+        started = time.monotonic()
+        try:
+            self._producer.commit_transaction(COMMIT_S)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error.fatal():
+                raise RebuildClients(f"{self._id}: {error.str()}") from exception
+            self._replace()
+            raise OutcomeUnknown(f"{self._id}: {error.str()}") from exception
+        if time.monotonic() - started > SUSPECT_S:
+            self._replace()
+            raise OutcomeUnknown(f"{self._id}: the commit took over {SUSPECT_S:.0f} s")
+
+    def _replace(self) -> None:
+        """A new producer with the same id; its initialisation decides whatever the old one left open."""
+        log.warning("producer replaced", extra={"action": "producer.replaced", "transactional_id": self._id})
+        self.close()
+        self._producer = self._create()
+
+    def close(self) -> None:
+        """Drop what is queued and abort what is open."""
+        try:
+            self._producer.purge()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # that a fenced producer cannot abort
+                self._producer.close()
+        except CALLBACK_ERRORS as error:
+            log.info("producer: %s", error, extra={"action": "producer.closed", "transactional_id": self._id})
+
+
+def _repeat(call: Callable[[], None], deadline: float) -> bool:
+    """Make one transactional call, again while it is retriable and there is time. Whether it was repeated.
+
+    Raises RebuildClients for a fatal error or a fenced producer, Failed if the transaction must be aborted,
+    Unusable for anything else: by the library's rules the producer is then good for nothing.
+    """
+    repeated = False
+    while True:
+        try:
+            call()
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error.fatal() or error.code() == FENCED:  # fenced comes with "abort", but in vain
+                raise RebuildClients(error.str()) from exception
+            if error.txn_requires_abort():
+                raise Failed(error.str()) from exception
+            if not error.retriable() or time.monotonic() >= deadline:
+                raise Unusable(error.str()) from exception
+            repeated = True
+            time.sleep(PAUSE_S)
+        else:
+            return repeated

@@ -1,0 +1,116 @@
+"""The command `dueline`: a group of lazily imported commands, and the one place that turns errors into exits.
+
+Exit codes (DESIGN §9): 0 done, 1 failed or unknown, 2 usage or invalid input, 3 not found, 4 refused or too
+late, 5 cannot reach the store. Commands print with `pipeline.cli.output`; they never declare `--json`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from pipeline.cli.output import note, remember_json
+from pipeline.core.errors import DuelineError
+
+INTERRUPTED = 130
+"""128 + SIGINT, what a shell reports."""
+
+
+class Place(NamedTuple):
+    """Where a command lives, and the line `dueline --help` shows without importing it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Mapping[str, Place] = {
+    "dev": Place("dev", "dev", "Run everything here: a real Kafka, a dispatcher and a worker."),
+    "demo": Place("demo", "demo", "Send 1,000 dunning mails through a crash, each exactly once."),
+    "topics": Place("topics", "topics", "Create, check or upgrade the topics of an installation."),
+    "config": Place("config", "config", "Show every setting, its source and its meaning."),
+    "dispatcher": Place("run", "dispatcher", "Run a dispatcher: fires due jobs."),
+    "worker": Place("run", "worker", "Run a worker: executes fired jobs."),
+    "job": Place("job", "job", "Create, read and list jobs."),
+    "status": Place("status", "status", "Show who owns what, and which handlers have a worker."),
+}
+
+
+def accept_json(command: click.Command) -> click.Command:
+    """Give `command` and everything under it the option `--json`, so that it is accepted anywhere on the line
+    and click's own parser tells it from the value of another option."""
+    if not any("--json" in parameter.opts for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["--json"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=remember_json,
+                help="Answer in JSON.",
+            )
+        )
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            accept_json(child)
+    return command
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is used: `--help` and a typo cost no Kafka client."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command: click.Command = getattr(import_module(f"{__name__}.{place.module}"), place.attribute)
+        return accept_json(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.help) for name, place in COMMANDS.items()])
+
+
+@click.group("dueline", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dueline", prog_name="dueline")
+def dueline() -> None:
+    """A distributed job scheduler on Apache Kafka: run this handler at time T with payload P.
+
+    Data goes to stdout, messages to stderr; --json works with every command. Exit codes: 0 done, 1 failed or
+    unknown, 2 invalid input, 3 not found, 4 refused or too late, 5 cannot reach the store.
+    """
+
+
+accept_json(dueline)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; an expected error is one line on stderr, no traceback.
+    `argv` defaults to the process's own. A command may return its exit code."""
+    try:
+        result = dueline.main(argv, prog_name="dueline", standalone_mode=False)
+        sys.stdout.flush()  # here, where a closed pipe is handled, not at interpreter exit
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        note(" ".join(error.format_message().split()))
+        return error.exit_code
+    except DuelineError as error:
+        note(" ".join(str(error).split()))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit, and would say so on stderr.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,171 @@
+"""`dueline dev`: everything on this machine, with nothing installed but Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import click
+
+from pipeline.adapters.kafka_admin import ensure_topics
+from pipeline.cli.output import emit, note
+from pipeline.config import KAFKA_PREFIX, Settings, load_settings, running_dev_store
+from pipeline.core.errors import InvalidInput, Refused
+from pipeline.dev import jars
+from pipeline.dev.broker import PREFERRED_PORT, EmbeddedBroker
+from pipeline.dev.running import StoreTaken
+from pipeline.dev.supervisor import Role, Supervisor, command
+
+DEMO_APP = "pipeline.dev.handlers:app"
+FIND_TIMEOUT_S = 90.0
+"""The other `dueline dev` may be fetching its broker."""
+FIND_INTERVAL_S = 0.1
+DRAIN_MARGIN_S = 5.0
+
+
+class Store(NamedTuple):
+    """Where the jobs are: `kind` is `embedded` (started here), `running` (found) or `external` (told)."""
+
+    kind: str
+    bootstrap: str
+    broker: EmbeddedBroker | None = None
+
+
+@click.command()
+@click.option("--app", default=DEMO_APP, metavar="MODULE:APP", help="Your handlers. Default: demo handlers.")
+@click.option("--reload", is_flag=True, help="Restart the worker when its code changes (not yet).")
+@click.option("--store", metavar="HOST:PORT", help="Use this Kafka instead of the embedded one.")
+@click.option("--fresh", is_flag=True, help="Forget what the embedded Kafka stored before.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"Of the embedded Kafka; {PREFERRED_PORT} if free.",
+)
+def dev(app: str, reload: bool, store: str | None, fresh: bool, port: int | None) -> int:
+    """Run a real Kafka, a dispatcher and a worker here, until Ctrl-C.
+
+    Prints the store's address when it is up. If another `dueline dev` runs already, prints that one's. A$
+    Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
+    """
+    if reload:
+        raise InvalidInput("--reload", "not yet")
+    told = store or os.environ.get("DUELINE_BOOTSTRAP_SERVERS")
+    if told and (fresh or port):
+        raise InvalidInput("--fresh" if fresh else "--port", f"is for the embedded Kafka, not for {told}")
+    # A polite stop while the broker still starts takes the same way out as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with _opened(told, fresh, port) as opened:
+        settings = _settings(opened)
+        _announce(opened)
+        return 0 if opened.kind == "running" else _run(opened, settings, app)
+
+
+@contextmanager
+def _opened(told: str | None, fresh: bool, port: int | None) -> Iterator[Store]:
+    """The store to use; an embedded broker that was started here is stopped again."""
+    if told:
+        yield Store("external", told)
+        return
+    settings = load_settings()
+    if not jars.complete(jars.cache_dir()):
+        note(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, once)")
+    broker = EmbeddedBroker(settings.state_dir, port or PREFERRED_PORT, fresh)
+    found = _start_or_find(broker, settings, fresh)
+    if found is not None:
+        yield Store("running", found)
+        return
+    try:
+        yield Store("embedded", broker.bootstrap, broker)
+    finally:
+        broker.stop()
+
+
+def _start_or_find(broker: EmbeddedBroker, settings: Settings, fresh: bool) -> str | None:
+    """None once `broker` is started; the address of another `dueline dev`'s if that has one."""
+    deadline = time.monotonic() + FIND_TIMEOUT_S
+    while True:
+        try:
+            broker.start()
+        except StoreTaken as taken:
+            if fresh:
+                raise Refused(f"{taken}: stop it before --fresh") from None
+            found = running_dev_store(settings.state_dir)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(FIND_INTERVAL_S)  # it is starting, or stopping and then it is our turn
+        else:
+            return None
+
+
+def _announce(store: Store) -> None:
+    words = {
+        "embedded": f"store: Kafka {jars.KAFKA_VERSION}, started here, at",
+        "running": "store: another `dueline dev` runs Kafka, a dispatcher and a worker at",
+        "external": "store: the Kafka you named, at",
+    }
+    note(f"{words[store.kind]} {store.bootstrap}")
+    emit({"bootstrap": store.bootstrap, "store": store.kind}, lambda data: str(data["bootstrap"]))
+    sys.stdout.flush()
+
+
+def _run(store: Store, settings: Settings, app: str) -> int:
+    report = ensure_topics(settings)
+    if store.broker is None:  # that one broker keeps one copy is no news here
+        for warning in report.warnings:
+            note(warning)
+    return Supervisor(_roles(store, settings, app), TerminalPrinter()).run()
+
+
+def _settings(store: Store) -> Settings:
+    try:
+        settings = load_settings(bootstrap_servers=store.bootstrap)
+    except InvalidInput as error:
+        raise InvalidInput("--store", error.problem) from error
+    # Passwords and protocols in the shell are for another cluster than the embedded one.
+    return settings if store.broker is None else replace(settings, kafka={})
+
+
+def _roles(store: Store, settings: Settings, app: str) -> list[Role]:
+    environment = _environment(store, settings)
+    # -P: a directory `pipeline` where the user stands must not hide this package.
+    dueline = [sys.executable, "-P", "-m", "pipeline"]
+    patience = settings.drain_timeout_ms / 1000 + DRAIN_MARGIN_S
+    roles = [
+        command("dispatcher", [*dueline, "dispatcher"], env=environment),
+        command("worker", [*dueline, "worker", "--app", app], env=environment, stop_timeout_s=patience),
+    ]
+    if store.broker is not None:
+        roles.insert(0, Role(name="broker", start=store.broker.respawn, running=store.broker.process))
+    return roles
+
+
+def _environment(store: Store, settings: Settings) -> dict[str, str]:
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if store.broker is None or not name.startswith(KAFKA_PREFIX)
+    }
+    return inherited | {
+        "DUELINE_BOOTSTRAP_SERVERS": store.bootstrap,
+        "DUELINE_STATE_DIR": str(settings.state_dir),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalPrinter:
+    """Events as messages; a child's lines on the stream it wrote to, with its role."""
+
+    def event(self, role: str, text: str) -> None:
+        note(f"{role} {text}")
+
+    def line(self, role: str, stream: str, text: str) -> None:
+        click.echo(f"{role} | {text}", err=stream == "stderr")

@@ -1,0 +1,55 @@
+"""`dueline dispatcher` and `dueline worker`: the processes that own partitions."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option(
+    "--slot",
+    type=click.IntRange(0, 999),
+    help="Claim this slot; refused if it is held. Default: the lowest free.",
+)
+def dispatcher(slot: int | None) -> None:
+    """Own partitions of the jobs topic and fire what is due, until SIGTERM.
+
+    Start as many as you like, on any host: the group shares the partitions out. Events go to stderr, one JSON
+    object a line.
+    """
+    from pipeline.config import load_settings
+    from pipeline.service import run_dispatcher
+
+    run_dispatcher(load_settings(), slot=slot)
+
+
+@click.command()
+@click.option(
+    "--app",
+    "target",
+    required=True,
+    metavar="MODULE:APP",
+    help="Where the handlers are, e.g. billing.jobs:app.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="Q",
+    help="Queue to work on; may be repeated. Default: `default`.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(1, 10_000), help="Runs at the same time, all queues together."
+)
+def worker(target: str, queues: tuple[str, ...], concurrency: int | None) -> None:
+    """Run the handlers of an application for the jobs of one or more queues, until SIGTERM.
+
+    SIGTERM drains: what runs may finish within DUELINE_DRAIN_TIMEOUT_MS, the rest goes back unspent. A second
+    signal ends at once.
+    """
+    from pipeline.config import load_settings
+    from pipeline.service import load_app, run_worker
+
+    settings = load_settings(concurrency=concurrency)
+    app = load_app(target)
+    run_worker(settings, app, queues=queues or (settings.queue,), concurrency=settings.concurrency)

@@ -1,0 +1,109 @@
+"""`dueline status`: who owns what, what waits, and which handlers have a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from pipeline.cli.output import emit, table
+from pipeline.cli.store import Store, following
+from pipeline.core.times import format_instant
+from pipeline.follower import Backlog, Seen
+
+
+@click.command("status")
+@click.option("--fast", is_flag=True, help="Do not count pending jobs, which reads all of the jobs topic.")
+def status(fast: bool) -> None:
+    """Show the owner of every partition, what is pending, and the live processes with their handlers.
+
+    Everything is read from the topics: processes by their heartbeats of the last 5 seconds.
+    """
+    with following() as store:
+        emit(read_status(store, count=not fast), _text)
+
+
+def read_status(store: Store, *, count: bool) -> dict[str, Any]:
+    """The JSON of `dueline status` (schemas/cli/status.json)."""
+    now = store.parts.clock.now()
+    processes = store.follower.processes(now)
+    backlogs = [store.follower.backlog(n) for n in range(store.layout.partitions)] if count else []
+    oldest = min((b.oldest_due for b in backlogs if b.oldest_due is not None), default=None)
+    overdue = oldest is not None and oldest <= now
+    return {
+        "prefix": store.parts.names.prefix,
+        "at": format_instant(now),
+        "pending": sum(backlog.pending for backlog in backlogs) if count else None,
+        "oldest_overdue": format_instant(oldest) if overdue and oldest is not None else None,
+        "partitions": partitions_view(store, processes, backlogs),
+        "processes": [process_view(seen) for seen in processes],
+        "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
+    }
+
+
+def partitions_view(
+    store: Store, processes: Iterable[Seen], backlogs: Sequence[Backlog]
+) -> list[dict[str, Any]]:
+    """Every partition that somebody must own: of `jobs`, then of each queue's work topic."""
+    names, layout = store.parts.names, store.layout
+    owners = {
+        (owned.topic, owned.partition): (seen.heartbeat, owned)
+        for seen in processes
+        for owned in seen.heartbeat.owned
+    }
+    places = [(names.jobs, layout.partitions)]
+    places += [(names.work(queue), count) for queue, count in sorted(layout.queues.items())]
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "owner": owner[0].process if owner else None,
+            "state": owner[1].state if owner else None,
+            "generation": owner[0].generation if owner else None,
+            "pending": backlogs[partition].pending if backlogs and topic == names.jobs else None,
+        }
+        for topic, count in places
+        for partition in range(count)
+        for owner in [owners.get((topic, partition))]
+    ]
+
+
+def process_view(seen: Seen) -> dict[str, Any]:
+    """One live process, of a worker one for each of its queues."""
+    heartbeat = seen.heartbeat
+    return {
+        "process": heartbeat.process,
+        "role": heartbeat.role,
+        "host": heartbeat.host,
+        "pid": heartbeat.pid,
+        "version": heartbeat.version,
+        "started_at": format_instant(heartbeat.started_at),
+        "seen_at": format_instant(seen.at),
+        "generation": heartbeat.generation,
+        "owned": len(heartbeat.owned),
+        "queues": list(heartbeat.queues),
+        "handlers": list(heartbeat.handlers),
+        "in_flight": len(heartbeat.in_flight),
+    }
+
+
+def _text(view: Mapping[str, Any]) -> str:
+    pending = "not counted" if view["pending"] is None else view["pending"]
+    overdue = f", overdue since {view['oldest_overdue']}" if view["oldest_overdue"] else ""
+    parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", ""]
+    parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
+    if view["processes"]:
+        shown = [
+            {**process, **{name: " ".join(process[name]) for name in ("queues", "handlers")}}
+            for process in view["processes"]
+        ]
+        columns = ("role", "process", "pid", "owned", "queues", "in_flight", "handlers", "seen_at")
+        parts += ["", _rows(shown, columns)]
+    else:
+        parts += ["", "No process is alive: start `dueline dispatcher` and `dueline worker`."]
+    return "\n".join(parts)
+
+
+def _rows(views: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    return table(columns, [[view[name] for name in columns] for view in views])

@@ -1,0 +1,28 @@
+"""The client: `Dueline`. Nothing is loaded before it is used, Avro and Kafka not before it connects."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pipeline.client.app import Dueline
+    from pipeline.client.parts import JobFinder, Parts
+    from pipeline.client.request import JobOptions, JobRef
+
+__all__ = ["Dueline", "JobFinder", "JobOptions", "JobRef", "Parts"]
+
+_MODULES = {
+    "Dueline": "app",
+    "JobFinder": "parts",
+    "JobOptions": "request",
+    "JobRef": "request",
+    "Parts": "parts",
+}
+
+if not TYPE_CHECKING:  # a type checker sees the imports above
+
+    def __getattr__(name: str) -> "Any":
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

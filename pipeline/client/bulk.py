@@ -1,0 +1,89 @@
+"""Many jobs through one producer: bounded memory, many records in flight, references in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pipeline.client.connection import Connection, Delivery
+from pipeline.client.request import JobRef
+from pipeline.core.errors import InvalidInput
+
+CHUNK_JOBS = 1_000
+CHUNK_BYTES = 2 * 1024 * 1024
+CHUNK_AGE_MS = 100
+"""A chunk is closed at any of these: a slow source still sees its references soon."""
+IN_FLIGHT = 8
+"""Chunks that may wait for the store: at most 8,000 jobs or about 16 MiB in the producer."""
+
+
+class Chunk:
+    """Jobs whose delivery reports are awaited together. `problem` is what ended the stream behind them."""
+
+    __slots__ = ("bytes", "delivery", "opened", "problem", "refs")
+
+    def __init__(self, opened: int) -> None:
+        self.opened = opened
+        self.bytes = 0
+        self.refs: list[JobRef] = []
+        self.delivery = Delivery()
+        self.problem: Exception | None = None
+
+    def full(self, monotonic: int) -> bool:
+        return (
+            len(self.refs) >= CHUNK_JOBS
+            or self.bytes >= CHUNK_BYTES
+            or monotonic - self.opened >= CHUNK_AGE_MS
+        )
+
+    def add(self, connection: Connection, job: Mapping[str, Any]) -> None:
+        run = connection.requests.run(job)
+        self.bytes += connection.append(run, self.delivery.report)
+        self.refs.append(JobRef.of(run))
+
+    def seal(self, problem: Exception | None = None) -> Chunk:
+        self.problem = problem
+        self.delivery.expect(len(self.refs))
+        return self
+
+    def confirmed(self, connection: Connection) -> Iterator[JobRef]:
+        """Wait for the reports, then hand out the references; then raise the problem, if there is one."""
+        connection.pump_until(self.delivery)
+        yield from self.refs
+        if self.problem is not None:
+            raise self.problem
+
+
+def schedule_all(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterator[JobRef]:
+    """References of `jobs`, in their order, each once its record is acknowledged."""
+    window: deque[Chunk] = deque()
+    for chunk in _chunks(connection, jobs):
+        window.append(chunk)
+        while len(window) > IN_FLIGHT or (window and window[0].delivery.future.done()):
+            yield from window.popleft().confirmed(connection)
+    for chunk in window:
+        yield from chunk.confirmed(connection)
+
+
+def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
+    monotonic = connection.parts.clock.monotonic
+    chunk = Chunk(monotonic())
+    try:
+        for number, job in enumerate(jobs, 1):
+            _add(chunk, connection, number, job)
+            if chunk.full(monotonic()):
+                connection.pump(0)
+                yield chunk.seal()
+                chunk = Chunk(monotonic())
+    except Exception as problem:  # noqa: BLE001 -- `confirmed` raises it, once what stands before it is told
+        yield chunk.seal(problem)
+    else:
+        yield chunk.seal()
+
+
+def _add(chunk: Chunk, connection: Connection, number: int, job: Mapping[str, Any]) -> None:
+    try:
+        chunk.add(connection, job)
+    except InvalidInput as error:
+        raise InvalidInput(f"item {number}: {error.field}", error.problem) from error

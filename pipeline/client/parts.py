@@ -1,0 +1,45 @@
+"""What a client is made of; the package root puts it together, since a client knows no adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # so that the package root can set `connector` at little cost
+    from pipeline.config import Settings
+    from pipeline.core.layout import Layout
+    from pipeline.core.names import Names
+    from pipeline.ports import Appender, Clock, Reader
+
+Report = Callable[[Exception | None, int, int], None]
+"""(error, offset, LogAppendTime) of one record."""
+
+
+class JobFinder(Protocol):
+    """Answers from the topics (pipeline.follower); one thread at a time."""
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job as `dueline job get` shows it. Raises NotFound, InvalidInput, StoreUnreachable."""
+        ...
+
+    def live_handlers(self, now: int) -> frozenset[str]:
+        """Handlers of workers whose heartbeat is fresh at `now`, the store's clock in ms."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The outside of a client. `load_layout` raises Refused, StoreUnreachable."""
+
+    appender: Appender
+    clock: Clock
+    reader: Reader
+    names: Names
+    load_layout: Callable[[], Layout]
+    finder: Callable[[Layout], JobFinder]
+
+
+def connector(settings: Settings) -> Parts:
+    """The real parts for some settings. Replaced by the package root, which any import of this runs first."""
+    raise NotImplementedError

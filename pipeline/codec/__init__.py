@@ -1,0 +1,139 @@
+"""Values of the topics to bytes and back: Avro single-object encoding, and JSON for commands (DESIGN §3).
+
+One `Codec` per file of `schemas/`: `RUN.encode(run)`, `RUN.decode(data)`. Decoding raises Undecodable, of
+which UnknownFingerprint is a kind, and nothing else, whatever the bytes (H27).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from pipeline.codec.commands import decode_json, is_json
+from pipeline.codec.registry import Codec, Registry, schema_dir
+from pipeline.core.job import (
+    Ack,
+    AttemptRecord,
+    Command,
+    DeadLetter,
+    Event,
+    Failure,
+    GroupGuard,
+    Heartbeat,
+    Highest,
+    InFlight,
+    KeyState,
+    Offered,
+    Owned,
+    Run,
+    Takeover,
+)
+from pipeline.core.layout import Layout
+
+__all__ = [
+    "ACK",
+    "COMMAND",
+    "DEAD_LETTER",
+    "ERA",
+    "EVENT",
+    "GROUP_GUARD",
+    "HEARTBEAT",
+    "HIGHEST",
+    "KEY_STATE",
+    "LAYOUT",
+    "OFFERED",
+    "RUN",
+    "TAKEOVER",
+    "Codec",
+    "Era",
+    "Registry",
+    "RunHead",
+    "decode_command",
+    "fingerprints",
+    "known",
+    "peek_run",
+    "schema_dir",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Era:
+    """The era of an installation, on `meta`: the leading part of every fencing token, 0 to 255."""
+
+    era: int
+
+
+class RunHead(NamedTuple):
+    """The leading fields of a Run: all that is needed to file it in the index."""
+
+    job_id: str
+    occurrence_id: str
+    due_at: int
+    run: int
+    queue: str
+    handler: str
+    created_at: int
+    serial: str | None
+
+
+_VALUES: tuple[type, ...] = (
+    Ack,
+    AttemptRecord,
+    Command,
+    DeadLetter,
+    Era,
+    Event,
+    Failure,
+    GroupGuard,
+    Heartbeat,
+    Highest,
+    InFlight,
+    KeyState,
+    Layout,
+    Offered,
+    Owned,
+    Run,
+    Takeover,
+)
+_TYPES = {f"dueline.{value.__name__}": value for value in _VALUES}
+_RELEASED = Registry(schema_dir())
+
+
+def _codec(value: type[T]) -> Codec[T]:
+    return Codec(_RELEASED, f"dueline.{value.__name__}", _TYPES)
+
+
+RUN = _codec(Run)
+COMMAND = _codec(Command)
+KEY_STATE = _codec(KeyState)
+ACK = _codec(Ack)
+OFFERED = _codec(Offered)
+EVENT = _codec(Event)
+HEARTBEAT = _codec(Heartbeat)
+LAYOUT = _codec(Layout)
+TAKEOVER = _codec(Takeover)
+HIGHEST = _codec(Highest)
+DEAD_LETTER = _codec(DeadLetter)
+GROUP_GUARD = _codec(GroupGuard)
+ERA = _codec(Era)
+
+peek_run: Callable[[bytes], RunHead] = RUN.peek(RunHead)
+"""The head of an encoded Run, without reading the rest; errors as of `Codec.decode` for what it sees."""
+
+
+def decode_command(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None) -> Command:
+    """A command, as JSON if its `content-type` says so, else Avro. Undecodable, of JSON naming the field."""
+    return decode_json(value, COMMAND) if is_json(headers) else COMMAND.decode(value)
+
+
+def fingerprints() -> tuple[str, ...]:
+    """Fingerprints of the schemas this version writes, as 16 hex digits, to be announced in the layout."""
+    return _RELEASED.written()
+
+
+def known(fingerprint: str) -> bool:
+    """Whether this version can read what was written with it; of an error, `f"{error.fingerprint:016x}"`."""
+    return _RELEASED.known(fingerprint)

@@ -1,0 +1,406 @@
+"""Settings: keyword arguments, else the environment, else defaults; where each value came from is kept.
+
+The one table of settings is the class `Settings`: the field is the name, `DUELINE_<NAME>` its variable, and
+default, converter and meaning stand beside it. `dueline config show` and `docs/settings.md` are made of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.job import PAYLOAD_LIMIT
+from pipeline.core.names import NAME, Names
+
+T = TypeVar("T")
+
+PREFIX = "DUELINE_"
+KAFKA_PREFIX = "DUELINE_KAFKA__"
+DEV_STORE = "dev store"
+"""Source of a bootstrap address that was found in the state directory (DESIGN §10)."""
+DEV_STORE_FILE = "dev.json"
+"""In the state directory, by the embedded broker: {"bootstrap", "pid", "started_at", "cluster_id"}."""
+LOWEST_SESSION_MS = 3000
+"""A shorter session lets a pause of the machine look like a crash (DESIGN §10)."""
+PAYLOAD_CEILING = 1_900_000
+"""Leaves room for the rest of a Run below the 2 MiB messages of `jobs` and `work` (DESIGN §3)."""
+HIDDEN = "********"
+
+
+# -- converters: from the value given (a string in the environment, anything as a keyword) -------------------
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    if not text or "\0" in text:
+        raise ValueError("is empty or holds a NUL")
+    return text
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r} does not match [a-z0-9._-]{{1,80}}")
+    return text
+
+
+def _integer(low: int, high: int) -> Callable[[object], int]:
+    def convert(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(f"{value!r} is not a whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"{number} is not within {low} … {high}")
+        return number
+
+    return convert
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def convert(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return convert
+
+
+_SERVER = re.compile(r"(?:[A-Z_]+://)?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
+
+
+def _servers(value: object) -> str:
+    for server in (parts := [part.strip() for part in _text(value).split(",")]):
+        match = _SERVER.fullmatch(server)
+        if match is None or not 0 < int(match["port"] or 9092) < 65536:
+            raise ValueError(f"{server!r} is not host:port")
+    return ",".join(parts)
+
+
+def _address(value: object) -> str:
+    text = _text(value)
+    match = _SERVER.fullmatch(text)
+    if match is None or "://" in text or match["port"] is None or not int(match["port"]) < 65536:
+        raise ValueError(f"{text!r} is not host:port")
+    return text
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser().absolute()
+
+
+_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in cast("list[Any]", value)]
+    hosts = tuple(part.strip() for part in parts if part.strip())
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            _network(host)
+    return hosts
+
+
+def _network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a host name, *.suffix nor a network") from None
+
+
+# -- librdkafka keys -----------------------------------------------------------------------------------------
+
+_ALLOWED = re.compile(
+    r"security\.protocol|sasl\..+|ssl\..+|enable\.ssl\.certificate\.verification"
+    r"|client\.(id|rack|dns\.lookup)|broker\.address\.(family|ttl)|socket\..+"
+    r"|reconnect\.backoff(\.max)?\.ms|connections\.max\.idle\.ms|metadata\.max\.age\.ms"
+    r"|topic\.metadata\.refresh\.interval\.ms|compression\.(type|codec|level)"
+    r"|fetch\.(message\.)?max\.bytes|queued\.max\.messages\.kbytes|debug|log_level"
+)
+_OWNED: Mapping[str, str] = MappingProxyType(
+    {
+        "bootstrap.servers": "set DUELINE_BOOTSTRAP_SERVERS instead",
+        "metadata.broker.list": "set DUELINE_BOOTSTRAP_SERVERS instead",
+        "group.protocol": "set DUELINE_GROUP_PROTOCOL instead",
+        "session.timeout.ms": "set DUELINE_SESSION_TIMEOUT_MS instead",
+        "transaction.timeout.ms": "set DUELINE_TRANSACTION_TIMEOUT_MS instead",
+    }
+)
+_SECRET = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config")
+
+
+def secret(key: str) -> bool:
+    """Whether the value of a librdkafka key must never be shown."""
+    return _SECRET.search(key) is not None
+
+
+def _check_client_key(key: str, field_name: str) -> None:
+    """InvalidInput unless the operator may set this librdkafka key.
+
+    An allow-list, since almost every other key (`enable.auto.commit`, `isolation.level`, `transactional.id`,
+    `group.instance.id`, `auto.offset.reset`, `acks`, `enable.idempotence` …) decides whether jobs are lost or
+    doubled, and librdkafka can even load code (`plugin.library.paths`).
+    """
+    if _ALLOWED.fullmatch(key) is None:
+        raise InvalidInput(
+            field_name, f"{key} is owned by the protocol: {_OWNED.get(key, 'it cannot be set')}"
+        )
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+def _setting(
+    default: T | Callable[[], T], convert: Callable[[object], T], meaning: str, *variables: str
+) -> T:
+    """A row of the table; `variables` are read after DUELINE_<NAME>."""
+    metadata = {"convert": convert, "meaning": meaning, "variables": variables}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _default_state_dir() -> Path:
+    """The XDG base directory specification: a relative XDG_STATE_HOME is ignored."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    if os.path.isabs(home):
+        return Path(home) / "dueline"
+    try:
+        return Path("~/.local/state").expanduser() / "dueline"
+    except RuntimeError as error:
+        raise InvalidInput("DUELINE_STATE_DIR", "there is no home directory: set it") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one process was told. Make it with `load_settings`; times are milliseconds."""
+
+    bootstrap_servers: str | None = _setting(
+        None,
+        _servers,
+        "Kafka brokers, host:port, comma-separated. Unset: the store of a running `dueline dev`.",
+        "KAFKA_BOOTSTRAP_SERVERS",
+    )
+    prefix: str = _setting(
+        "dueline",
+        _name,
+        "Namespace of an installation: its topics, groups and transactional ids start with it.",
+    )
+    state_dir: Path = _setting(  # noqa: RUF009 -- a field, not a value
+        _default_state_dir, _path, "Local state: the due index, instance ids, the development store."
+    )
+    queue: str = _setting("default", _name, "Queue of jobs that name none, and of workers that name none.")
+    concurrency: int = _setting(32, _integer(1, 10_000), "Runs a worker executes at the same time.")
+    payload_limit: int = _setting(
+        PAYLOAD_LIMIT, _integer(1, PAYLOAD_CEILING), "Largest payload a client accepts, in bytes of JSON."
+    )
+    drain_timeout_ms: int = _setting(
+        30_000, _integer(0, 86_400_000), "How long a stopping process may finish what it has begun."
+    )
+    session_timeout_ms: int | None = _setting(
+        None,
+        _integer(LOWEST_SESSION_MS, 1_800_000),
+        "Silence after which a process counts as gone. Unset: the lowest the brokers allow, not under 3 s.",
+    )
+    transaction_timeout_ms: int = _setting(
+        10_000, _integer(1_000, 900_000), "Age at which brokers abort a transaction left open."
+    )
+    store_timeout_ms: int = _setting(
+        7_000, _integer(100, 600_000), "How long a request may take before the store counts as unreachable."
+    )
+    group_protocol: str = _setting(
+        "classic", _one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."
+    )
+    http_address: str = _setting("127.0.0.1:8640", _address, "Where HTTP is served (health, metrics, API).")
+    http_allow: tuple[str, ...] = _setting(
+        (), _hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
+    )
+    kafka: Mapping[str, str] = field(
+        default_factory=dict,
+        repr=False,
+        metadata={
+            "meaning": "Allowed librdkafka keys, upper case, _ for . (security.protocol, sasl.*, ssl.* …)."
+        },
+    )
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def names(self) -> Names:
+        return Names(self.prefix)
+
+    def source(self, name: str) -> str:
+        """Where a value came from: `argument`, the variable's name, `dev store` or `default`.
+        For librdkafka keys `name` is `kafka.<key>`."""
+        if name == "bootstrap_servers" and self.bootstrap_servers is None:
+            return DEV_STORE if running_dev_store(self.state_dir) else "default"
+        return self.sources.get(name, "default")
+
+    def require_bootstrap(self) -> str:
+        """The brokers to talk to; a running development store's when none are set (DESIGN §10).
+
+        Looked up at each call, so settings made before `dueline dev` find it. Raises StoreUnreachable.
+        """
+        found = self.bootstrap_servers or running_dev_store(self.state_dir)
+        if found is None:
+            raise StoreUnreachable("no store: start `dueline dev` or set DUELINE_BOOTSTRAP_SERVERS")
+        return found
+
+    def client_config(self) -> dict[str, str]:
+        """What every Kafka client of this process starts from. Raises StoreUnreachable."""
+        return {"client.id": "dueline", **self.kafka, "bootstrap.servers": self.require_bootstrap()}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from keyword arguments, else the environment, else defaults.
+
+    A keyword that is None and a variable that is empty count as not given. `kafka={"security.protocol": …}`
+    is merged key by key. Raises InvalidInput naming the variable or the keyword. Connects to nothing.
+    """
+    rows = {row.name: row for row in _rows()}
+    for name in overrides:
+        if name not in rows and name != "kafka":
+            raise InvalidInput(name, f"unknown setting{_meant(name, [*rows, 'kafka'])}")
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for row in rows.values():
+        given = _given(row, overrides)
+        if given is not None:
+            values[row.name], sources[row.name] = _converted(row, *given), given[1]
+    kafka = _client_keys(overrides.get("kafka") or {}, sources)
+    return Settings(**values, kafka=kafka, sources=sources)
+
+
+def _rows() -> list[Field[Any]]:
+    return [row for row in fields(Settings) if "convert" in row.metadata]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def _given(row: Field[Any], overrides: Mapping[str, Any]) -> tuple[Any, str] | None:
+    """The value that counts, with its source."""
+    if overrides.get(row.name) is not None:
+        return overrides[row.name], "argument"
+    for name in (variable(row.name), *row.metadata["variables"]):
+        if os.environ.get(name):
+            return os.environ[name], name
+    return None
+
+
+def _converted(row: Field[Any], value: Any, source: str) -> Any:
+    try:
+        return row.metadata["convert"](value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(row.name if source == "argument" else source, str(error)) from error
+
+
+def _client_keys(arguments: Mapping[str, str], sources: dict[str, str]) -> dict[str, str]:
+    """librdkafka keys from the environment and from arguments, which win; fills in their sources."""
+    found: dict[str, str] = {}
+    for name, value in os.environ.items():
+        if name.startswith(KAFKA_PREFIX) and value:
+            key = _client_key(name)
+            _check_client_key(key, name)
+            found[key], sources[f"kafka.{key}"] = value, name
+    for key, value in arguments.items():
+        _check_client_key(key, f"kafka[{key!r}]")
+        found[key], sources[f"kafka.{key}"] = str(value), "argument"
+    return found
+
+
+def _client_key(variable_name: str) -> str:
+    key = variable_name.removeprefix(KAFKA_PREFIX).lower()
+    return key if key == "log_level" else key.replace("_", ".")  # librdkafka's one key with an underscore
+
+
+# -- the development store -----------------------------------------------------------------------------------
+
+
+def running_dev_store(state_dir: Path) -> str | None:
+    """Bootstrap address of the embedded broker of this state directory, if it runs; waits at most 0.3 s.
+
+    A pid alone proves nothing (it may have been given to another process since), so the port must answer too.
+    """
+    try:
+        found = json.loads((state_dir / DEV_STORE_FILE).read_text("utf-8"))
+        bootstrap, pid = str(found["bootstrap"]), int(found["pid"])
+        host, _, port = bootstrap.rpartition(":")
+        target = host.strip("[]"), int(port)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no file, or one torn by a crash: nothing was promised, so nothing runs
+    return bootstrap if _alive(pid) and _answers(target) else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):
+        return False  # gone, or another user's since
+    return True
+
+
+def _answers(target: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(target, timeout=0.3).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+# -- showing -------------------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """One line of `dueline config show`; `value` is JSON-able, a secret's is hidden."""
+
+    name: str
+    variable: str
+    value: Any
+    source: str
+    meaning: str
+
+
+def describe(settings: Settings) -> Iterator[Shown]:
+    """Every setting with its value, source and meaning, secrets hidden."""
+    for row in _rows():
+        value = getattr(settings, row.name)
+        if row.name == "bootstrap_servers":
+            value = value or running_dev_store(settings.state_dir)
+        shown = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        yield Shown(row.name, variable(row.name), shown, settings.source(row.name), row.metadata["meaning"])
+    meaning = Settings.__dataclass_fields__["kafka"].metadata["meaning"]
+    for key, value in sorted(settings.kafka.items()):
+        name = KAFKA_PREFIX + key.upper().replace(".", "_")
+        source = settings.source(f"kafka.{key}")
+        yield Shown(f"kafka.{key}", name, HIDDEN if secret(key) else value, source, meaning)
+    if not settings.kafka:
+        yield Shown("kafka.*", f"{KAFKA_PREFIX}*", None, "default", meaning)
+
+
+def unknown_variables() -> list[str]:
+    """One warning for each DUELINE_ variable that no setting reads: a typo, most likely."""
+    known = [variable(row.name) for row in _rows()]
+    return [
+        f"{name} is not a setting{_meant(name, known)}"
+        for name in sorted(os.environ)
+        if name.startswith(PREFIX) and not name.startswith(KAFKA_PREFIX) and name not in known
+    ]
+
+
+def _meant(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,190 @@
+"""The night from the first process to the report: schedule, wait, kill one worker at the worst moment, read
+back."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipeline import Dueline
+from pipeline.adapters.kafka_admin import ensure_topics, load_layout
+from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+from pipeline.config import Settings
+from pipeline.core.times import format_instant
+from pipeline.dev.demo import store as stores
+from pipeline.dev.demo.cast import WORKERS, Cast
+from pipeline.dev.demo.evidence import read_topics
+from pipeline.dev.demo.handlers import Stage
+from pipeline.dev.demo.inputs import DUNNING
+from pipeline.dev.demo.mailbox import Mailbox
+from pipeline.dev.demo.report import Kill, Observed, report
+from pipeline.dev.demo.screen import Counts, Screen
+from pipeline.dev.demo.script import LEAD_MS, NIGHT_MS, Script, requests
+from pipeline.dev.demo.smtp import MailServer
+from pipeline.dev.demo.watch import Tally, store_ahead_ms, wall_ms, watches
+
+PATIENCE_MS = 30_000
+"""After the end of the night, for whatever is still not done."""
+TICK_S = 0.05
+
+
+def play(script: Script, *, told: str | None, keep: bool, screen: Screen) -> dict[str, Any]:
+    """Play it and return the report (schemas/cli/demo.json). Nothing is left behind, however it ends, but
+    what `keep` asks for. Raises what the parts raise: StoreUnreachable, DuelineError with a child's last
+    words."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        stack.enter_context(orderly_signals())
+        directory = stack.enter_context(_directory(keep))
+        opened = stack.enter_context(stores.opened(told, directory, screen, keep=keep))
+        settings = opened.settings
+        ensure_topics(settings)
+        found = Stagehand(script, settings, directory, screen, stack).run()
+        return {
+            **found,
+            "store": opened.described(),
+            "night": {
+                "from": _instant(script.night.starts),
+                "to": _instant(script.night.ends),
+                "compressed_to_ms": NIGHT_MS,
+            },
+            "kept": str(directory) if keep else None,
+            "elapsed_ms": round((time.monotonic() - began) * 1000),
+        }
+
+
+class Stagehand:
+    """Puts the parts together for one night; what it opens is closed with `stack`."""
+
+    def __init__(
+        self, script: Script, settings: Settings, directory: Path, screen: Screen, stack: ExitStack
+    ) -> None:
+        self._script = script
+        self._settings = settings
+        self._screen = screen
+        self._stack = stack
+        self._signal_file = directory / "mail_sent"
+        self._mailbox = Mailbox(directory / "mailbox.sqlite")
+        self._mailbox.create()
+        server = stack.enter_context(MailServer(self._mailbox))
+        Stage(
+            smtp_port=server.port,
+            mailbox=str(directory / "mailbox.sqlite"),
+            victim=script.victim,
+            signal_file=str(self._signal_file),
+        ).publish(directory / "stage.json")
+        self._cast = Cast(settings, directory, directory / "stage.json")
+        stack.callback(self._cast.stop)
+        self._kill: Kill | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Start the processes, play the night, read everything back."""
+        reader, ahead = self._connected()
+        self._cast.start()
+        self._cast.wait_until_ready(reader, load_layout(self._settings))
+        self._screen.tell(
+            f"ready: dispatcher (pid {self._cast.pid('dispatcher')}), "
+            + ", ".join(f"{name} (pid {self._cast.pid(name)})" for name in WORKERS)
+        )
+        tally = Tally(ahead)
+        with ExitStack() as watching:
+            for watch in watches(self._settings, reader, tally):
+                watching.enter_context(watch)
+            self._pass_the_night(self._schedule(ahead), ahead, tally)
+        self._cast.stop()
+        self._screen.tell("the night is over; reading back the topics and the mail store")
+        evidence = read_topics(reader, self._settings.names, self._settings.queue)
+        evidence.mails, evidence.stopped = self._mailbox.mails(), self._mailbox.stopped()
+        return report(self._script.jobs, evidence, Observed(lateness=tally.lateness, kill=self._kill))
+
+    def _connected(self) -> tuple[KafkaReader, int]:
+        """A reader, and by how much the store's clock is ahead of ours."""
+        bootstrap, client = self._settings.require_bootstrap(), self._settings.kafka
+        appender = KafkaAppender(bootstrap, client)
+        self._stack.callback(appender.close)
+        reader = KafkaReader(bootstrap, client)
+        self._stack.callback(reader.close)
+        return reader, store_ahead_ms(appender, self._settings.names.fleet)
+
+    def _schedule(self, ahead: int) -> int:
+        """Create every job; epoch ms, by our clock, at which the night starts."""
+        opening = wall_ms() + LEAD_MS
+        with Dueline(
+            bootstrap_servers=self._settings.bootstrap_servers,
+            prefix=self._settings.prefix,
+            state_dir=self._settings.state_dir,
+            kafka=self._settings.kafka,
+        ) as client:
+            stored = sum(1 for _ in client.schedule_many(requests(self._script, opening + ahead)))
+        self._screen.tell(
+            f"{stored} jobs stored; the night of {_instant(self._script.night.starts)} to"
+            f" {_instant(self._script.night.ends)} is compressed to {NIGHT_MS / 1000:.0f} s"
+        )
+        return opening
+
+    def _pass_the_night(self, opening: int, ahead: int, tally: Tally) -> None:
+        """Until every job has succeeded, or nothing more can be expected."""
+        dues = sorted(self._script.night.compressed(job.due, opening, NIGHT_MS) for job in self._script.jobs)
+        mails = sum(job.handler == DUNNING for job in self._script.jobs)
+        deadline = opening + NIGHT_MS + PATIENCE_MS
+        while (now := wall_ms()) < deadline:
+            if self._kill is None and self._signal_file.exists():
+                self._kill_sender(opening, ahead)
+            self._cast.check()
+            due = sum(instant <= now for instant in dues)
+            sent = self._mailbox.count()
+            self._screen.show(Counts(len(dues), mails, due, len(tally.lateness), len(tally.started), sent))
+            if len(tally.succeeded) >= len(dues):
+                return
+            time.sleep(TICK_S)
+
+    def _kill_sender(self, opening: int, ahead: int) -> None:
+        """The worker that has sent the victim's mail and not acked it."""
+        pid = int(self._signal_file.read_text("ascii"))
+        name = self._cast.name_of(pid)
+        at = wall_ms()
+        self._cast.kill(name)
+        self._kill = Kill(pid=pid, idempotency_key=self._script.victim, at=at + ahead)
+        self._screen.tell(
+            f"{(at - opening) / 1000:.1f} s into the night: {name} (pid {pid}) killed with SIGKILL, after it"
+            f" sent {self._script.victim} and before its ack"
+        )
+
+
+@contextmanager
+def _directory(keep: bool) -> Iterator[Path]:
+    """A private directory of this run."""
+    if keep:
+        yield Path(tempfile.mkdtemp(prefix="dueline-demo-"))
+        return
+    with tempfile.TemporaryDirectory(prefix="dueline-demo-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def orderly_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does, by KeyboardInterrupt; whatever comes while it cleans up
+    is ignored, since everything that cleans up has a deadline."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _instant(when: Any) -> str:
+    return format_instant(round(when.timestamp() * 1000))

@@ -1,0 +1,135 @@
+"""Consumers that wait on the topics while the night passes: lateness as DESIGN §1 defines it, and the
+counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from pipeline import codec
+from pipeline.config import Settings
+from pipeline.core.errors import StoreUnreachable
+from pipeline.core.job import AckState
+from pipeline.core.keys import AcksKind, parse_acks_key
+from pipeline.ports import Appender, Put, Reader
+
+POLL_S = 0.1
+READY_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_MS = 8_000
+PROBE_KEY = b"probe"
+
+
+def wall_ms() -> int:
+    """This machine's clock in epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+def store_ahead_ms(appender: Appender, fleet: str) -> int:
+    """By how much the store's clock is ahead of this machine's. 0 if a probe cannot tell them apart; else the
+    upper bound, so that lateness is never understated. StoreUnreachable if the probe is not answered."""
+    times: list[int] = []
+    problems: list[Exception] = []
+
+    def done(error: Exception | None, _offset: int, log_append_time: int) -> None:
+        if error is not None:
+            problems.append(error)
+        times.append(log_append_time)
+
+    sent = wall_ms()
+    appender.append(Put(fleet, 0, PROBE_KEY, None), done)
+    appender.flush(PROBE_TIMEOUT_MS)
+    received = wall_ms()
+    if problems or not times:
+        raise StoreUnreachable(f"a clock probe on {fleet} was not answered: {problems}")
+    least, most = times[0] - received, times[0] + 1 - sent
+    return 0 if least <= 0 <= most else most
+
+
+class Watch:
+    """A read_committed consumer of one whole topic in a thread of its own; `seen(message, wall clock in ms)`
+    is called there for each record as it comes. A context manager: inside, the consumer is already
+    waiting."""
+
+    def __init__(
+        self, settings: Settings, topic: str, partitions: int, seen: Callable[[Any, int], None]
+    ) -> None:
+        config = {
+            **settings.client_config(),
+            "group.id": f"{settings.prefix}.watch",  # the client wants one; nothing joins it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        self._consumer = Consumer(config)
+        self._topic, self._partitions = topic, partitions
+        self._seen = seen
+        self._reached: set[int] = set()
+        self._ready, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {topic}", daemon=True)
+
+    def __enter__(self) -> Self:
+        """StoreUnreachable if the consumer does not get to the end of every partition in time."""
+        places = [TopicPartition(self._topic, n, OFFSET_BEGINNING) for n in range(self._partitions)]
+        self._consumer.assign(places)
+        self._thread.start()
+        if not self._ready.wait(READY_TIMEOUT_S):
+            raise StoreUnreachable(f"{self._topic}: not read within {READY_TIMEOUT_S:.0f} s")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(POLL_S)
+            now = wall_ms()
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self._seen(message, now)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 -- librdkafka's own name for it
+                self._reached.add(message.partition() or 0)
+                if len(self._reached) == self._partitions:
+                    self._ready.set()
+
+
+class Tally:
+    """What the watches have seen so far. Each list and set grows in one thread only."""
+
+    def __init__(self, store_ahead: int) -> None:
+        self._store_ahead = store_ahead
+        self.lateness: list[int] = []
+        self.started: set[tuple[str, int]] = set()
+        self.succeeded: set[str] = set()
+
+    def work(self, message: Any, now: int) -> None:
+        head = codec.peek_run(message.value())
+        if head.run == 1:
+            self.lateness.append(now + self._store_ahead - head.due_at)
+
+    def ack(self, message: Any, _now: int) -> None:
+        value = message.value()
+        if value is None or parse_acks_key(message.key()).kind not in (AcksKind.STARTED, AcksKind.TERMINAL):
+            return
+        ack = codec.ACK.decode(value)
+        if ack.state is AckState.STARTED:
+            self.started.add((ack.occurrence_id, ack.run))
+        elif ack.state is AckState.SUCCEEDED:
+            self.succeeded.add(ack.occurrence_id)
+
+
+def watches(settings: Settings, reader: Reader, tally: Tally) -> tuple[Watch, Watch]:
+    """Of the work topic and its acks."""
+    work, acks = settings.names.work(settings.queue), settings.names.acks(settings.queue)
+    partitions = reader.partitions(work)
+    return Watch(settings, work, partitions, tally.work), Watch(settings, acks, partitions, tally.ack)

@@ -1,0 +1,390 @@
+"""The read model: what the topics say about jobs and processes, folded from plain reads (DESIGN §9).
+
+Nothing here belongs to a group or owns anything. Reads are filtered while they stream, so memory follows what
+matches, not what is stored.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pipeline import codec
+from pipeline.core import keys
+from pipeline.core.errors import InvalidInput, NotFound, Undecodable
+from pipeline.core.job import Ack, AckState, Heartbeat, JobStatus, Run
+from pipeline.core.layout import Layout
+from pipeline.core.names import Names
+from pipeline.core.times import format_instant
+from pipeline.ports import Reader, Record
+
+BEFORE_TOMBSTONE_MS = 60_000
+"""How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
+FRESH_MS = 5_000
+"""Age of a heartbeat up to which its process counts as alive in what is shown; no decision rests on it."""
+
+View = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs to list; None = any. Instants are epoch ms, `due_to` exclusive."""
+
+    status: JobStatus | None = None
+    handler: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    due_from: int | None = None
+    due_to: int | None = None
+
+    def matches(self, run: Run, status: JobStatus) -> bool:
+        return (
+            self.status in (None, status)
+            and self.handler in (None, run.handler)
+            and self.labels.items() <= run.labels.items()
+            and (self.due_from is None or run.due_at >= self.due_from)
+            and (self.due_to is None or run.due_at < self.due_to)
+        )
+
+
+class Seen(NamedTuple):
+    """A heartbeat and its LogAppendTime."""
+
+    heartbeat: Heartbeat
+    at: int
+
+
+class Backlog(NamedTuple):
+    """What one partition of `jobs` still owes: jobs and retries, and when the first of them is due."""
+
+    pending: int
+    oldest_due: int | None
+
+
+class Follower:
+    """Answers questions from the topics. Every read raises StoreUnreachable if the store does not answer."""
+
+    def __init__(self, *, reader: Reader, names: Names, layout: Layout) -> None:
+        self._reader = reader
+        self._names = names
+        self._layout = layout
+
+    def job(self, job_id: str) -> View:
+        """The job as `dueline job get` shows it (schemas/cli/job_get.json): from its home partition
+        and, if it fired, from the work and acks partition named there.
+
+        Raises InvalidInput('id') if malformed, NotFound if the store has nothing under it.
+        """
+        try:
+            home = self._layout.home(job_id)
+        except Undecodable as error:
+            raise InvalidInput("id", str(error)) from error
+        trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
+        if trail.first is None and trail.end is None:
+            raise NotFound(
+                f"{job_id}: nothing is stored under this id (what ended over 7 days ago is no longer kept)"
+            )
+        runs: dict[int, Emitted] = {}
+        acks: list[Ack] = []
+        if trail.work is not None:
+            queue, partition, since = trail.work
+            runs = fold_runs(self._reader.read(self._names.work(queue), partition, since_ms=since), job_id)
+            acks = fold_acks(self._reader.read(self._names.acks(queue), partition, since_ms=since), job_id)
+        return job_view(job_id, trail, runs, acks)
+
+    def jobs(self, wanted: Wanted, limit: int | None = None) -> Iterator[View]:
+        """Pending and retrying jobs (schemas/cli/job_list.json). With `limit` the first due of all; without,
+        partition after partition, each in order of due time, so memory holds one partition's matches."""
+        found = (
+            view
+            for partition in range(self._layout.partitions)
+            for view in fold_live(self._reader.read(self._names.jobs, partition), wanted)
+        )
+        return found if limit is None else iter(heapq.nsmallest(limit, found, key=_by_due))
+
+    def backlog(self, partition: int) -> Backlog:
+        """What one partition of `jobs` still owes; reads all of it."""
+        return fold_backlog(self._reader.read(self._names.jobs, partition))
+
+    def live_handlers(self, now: int) -> frozenset[str]:
+        """Handlers of workers whose heartbeat is fresh at `now`, the store's clock in ms."""
+        return frozenset(name for seen in self.processes(now) for name in seen.heartbeat.handlers)
+
+    def processes(self, now: int) -> list[Seen]:
+        """Processes whose heartbeat is fresh at `now` (the store's clock, ms), by role and name."""
+        since = now - FRESH_MS
+        fleet = self._names.fleet
+        records = (
+            record
+            for partition in range(self._reader.partitions(fleet))
+            for record in self._reader.read(fleet, partition, since_ms=since)
+        )
+        return fold_processes(records, since)
+
+
+# -- one job ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Trail:
+    """What a home partition says about one job."""
+
+    first: Run | None = None
+    """The job as created (or changed), even if it is no longer pending."""
+    pending: Run | None = None
+    retry: Run | None = None
+    end: str | None = None
+    work: tuple[str, int, int] | None = None
+    """Queue, work partition, and the time from which its runs stand there."""
+
+
+class Emitted(NamedTuple):
+    """A run on a work topic and its LogAppendTime."""
+
+    run: Run
+    at: int
+
+
+def fold_trail(records: Iterable[Record], job_id: str) -> Trail:
+    """What the records of its home partition say about one job."""
+    trail = Trail()
+    own = (keys.job_key(job_id), keys.changed_key(job_id))
+    retries = f"r/{job_id}/".encode()
+    for record in records:
+        key = record.key() or b""
+        if key in own:
+            trail.pending = _folded(trail, record)
+            trail.first = trail.pending or trail.first
+        elif key.startswith(retries):
+            trail.retry = _folded(trail, record)
+    return trail
+
+
+def _folded(trail: Trail, record: Record) -> Run | None:
+    value = record.value()
+    if value is not None:
+        return codec.RUN.decode(value)
+    headers = {name: (text or b"").decode() for name, text in record.headers() or ()}
+    # A duplicate or superseded record ends by itself; what it repeats ended, or goes on, as told before.
+    if headers.get("end") not in ("duplicate", "superseded", "moved"):
+        trail.end = headers.get("end", "unknown")
+    if trail.work is None and "work" in headers:
+        queue, _, partition = headers["work"].rpartition("/")
+        trail.work = (queue, int(partition), record.timestamp()[1] - BEFORE_TOMBSTONE_MS)
+    return None
+
+
+def fold_runs(records: Iterable[Record], occurrence_id: str) -> dict[int, Emitted]:
+    """Runs of one occurrence on a work partition, by number; the first record of a run counts."""
+    key = occurrence_id.encode()
+    runs: dict[int, Emitted] = {}
+    for record in records:
+        value = record.value()
+        if record.key() == key and value is not None:
+            run = codec.RUN.decode(value)
+            runs.setdefault(run.run, Emitted(run, record.timestamp()[1]))
+    return runs
+
+
+def fold_acks(records: Iterable[Record], occurrence_id: str) -> list[Ack]:
+    """Started and terminal acks of one occurrence, in log order."""
+    prefixes = (f"s/{occurrence_id}/".encode(), f"t/{occurrence_id}/".encode())
+    return [
+        codec.ACK.decode(value)
+        for record in records
+        if (record.key() or b"").startswith(prefixes) and (value := record.value()) is not None
+    ]
+
+
+def job_view(job_id: str, trail: Trail, runs: Mapping[int, Emitted], acks: Iterable[Ack]) -> View:
+    """The JSON of `dueline job get`. `due_at` is when the next run is due while one is pending, else when the
+    job was first due."""
+    attempts = fold_attempts(acks)
+    first = trail.first or (runs[min(runs)].run if runs else None)
+    shown = trail.pending or trail.retry or first
+    last = attempts.get(max(runs), {}) if runs else {}
+    outcome = last[max(last)] if last else None
+    return {
+        "id": job_id,
+        "handler": shown and shown.handler,
+        "status": str(_status(trail, outcome)),
+        "due_at": shown and format_instant(shown.due_at),
+        "key": shown and shown.key,
+        "queue": shown.queue if shown else trail.work and trail.work[0],
+        "result": _result(outcome),
+        "runs": [
+            {
+                "run": number,
+                "fired_at": format_instant(runs[number].at),
+                "attempts": _attempts_view(attempts.get(number, {})),
+            }
+            for number in sorted(runs)
+        ],
+    }
+
+
+def fold_attempts(acks: Iterable[Ack]) -> dict[int, dict[int, Ack]]:
+    """The last word on each attempt, by run and attempt: a terminal ack outranks every start of its run,
+    whatever the order (DESIGN §3)."""
+    attempts: dict[int, dict[int, Ack]] = {}
+    for ack in acks:
+        of_run = attempts.setdefault(ack.run, {})
+        known = of_run.get(ack.attempt)
+        if known is None or ack.state.terminal or not known.state.terminal:
+            of_run[ack.attempt] = ack
+    return attempts
+
+
+def _status(trail: Trail, last: Ack | None) -> JobStatus:
+    if trail.pending is not None:
+        return JobStatus.PENDING
+    if trail.retry is not None:
+        return JobStatus.RETRYING
+    if trail.end is not None and trail.end in _ENDED:
+        return _ENDED[trail.end]
+    return JobStatus.QUEUED if last is None else _ATTEMPTED[last.state]
+
+
+_ENDED = {
+    "dead": JobStatus.DEAD,
+    "cancelled": JobStatus.CANCELLED,
+    "stopped": JobStatus.STOPPED,
+    "skipped": JobStatus.SKIPPED,
+}
+_ATTEMPTED = {
+    AckState.STARTED: JobStatus.RUNNING,
+    AckState.RELEASED: JobStatus.QUEUED,
+    AckState.SUCCEEDED: JobStatus.SUCCEEDED,
+    AckState.FAILED: JobStatus.DEAD,
+    AckState.RETRYING: JobStatus.RETRYING,
+    AckState.DEAD: JobStatus.DEAD,
+    AckState.CANCELLED: JobStatus.CANCELLED,
+}
+
+
+def _result(last: Ack | None) -> Any:
+    return json.loads(last.result) if last is not None and last.result is not None else None
+
+
+def _attempts_view(attempts: Mapping[int, Ack]) -> list[View]:
+    latest = max(attempts, default=0)
+    ended = any(ack.state.terminal for ack in attempts.values())
+    return [_attempt_view(attempts[n], over=ended or n < latest) for n in sorted(attempts)]
+
+
+def _attempt_view(ack: Ack, *, over: bool) -> View:
+    """`over`: the run went on without this attempt, so one that never finished was lost with its worker."""
+    finished = ack.state is not AckState.STARTED
+    started = ack.started_at if ack.started_at is not None else ack.at
+    return {
+        "attempt": ack.attempt,
+        "worker": ack.worker,
+        "token": str(ack.token),
+        "started_at": format_instant(started),
+        "finished_at": format_instant(ack.at) if finished else None,
+        "outcome": str(ack.state) if finished else "lost" if over else None,
+        "error": ack.error
+        and {"type": ack.error.type, "message": ack.error.message, "trace": ack.error.trace},
+    }
+
+
+# -- many jobs ----------------------------------------------------------------------------------------------
+
+_LIVE: Mapping[bytes, JobStatus] = {
+    b"j/": JobStatus.PENDING,
+    b"a/": JobStatus.PENDING,
+    b"r/": JobStatus.RETRYING,
+}
+
+
+def fold_live(records: Iterable[Record], wanted: Wanted) -> list[View]:
+    """The wanted jobs of one partition that have a run pending, in order of due time."""
+    live: dict[bytes, View] = {}
+    for record in records:
+        key = record.key() or b""
+        status = _LIVE.get(key[:2])
+        if status is None:
+            continue
+        live.pop(key, None)
+        run = _readable(record.value())
+        if run is not None and wanted.matches(run, status):
+            live[key] = _live_view(run, status)
+    return sorted(live.values(), key=_by_due)
+
+
+def _readable(value: bytes | None) -> Run | None:
+    """None also for what nobody can read: its owner moves it to `dead`, a list shows jobs."""
+    try:
+        return codec.RUN.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
+def _live_view(run: Run, status: JobStatus) -> View:
+    return {
+        "id": run.job_id,
+        "handler": run.handler,
+        "status": str(status),
+        "due_at": format_instant(run.due_at),
+        "queue": run.queue,
+        "key": run.key,
+        "run": run.run,
+        "failures": run.failures,
+        "labels": dict(run.labels),
+    }
+
+
+def _by_due(view: View) -> tuple[str, str]:
+    return view["due_at"], view["id"]
+
+
+def fold_backlog(records: Iterable[Record]) -> Backlog:
+    """How much is pending in one partition, and since when."""
+    due: dict[bytes, int] = {}
+    for record in records:
+        key, value = record.key() or b"", record.value()
+        if key[:2] not in _LIVE:
+            continue
+        if value is None:
+            due.pop(key, None)
+        else:
+            due[key] = _due_at(value)
+    return Backlog(len(due), min(due.values(), default=None))
+
+
+def _due_at(value: bytes) -> int:
+    try:
+        return codec.peek_run(value).due_at
+    except Undecodable:
+        return 0  # owed at once: it goes to `dead`
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+def fold_processes(records: Iterable[Record], since: int) -> list[Seen]:
+    """The latest heartbeat of each process and queue from `since` on. A worker on several queues beats for
+    each under one key, and its one tombstone says that all of it left."""
+    seen: dict[bytes, dict[tuple[str, ...], Seen]] = {}
+    for record in records:
+        key, value, at = record.key() or b"", record.value(), record.timestamp()[1]
+        if value is None:
+            seen.pop(key, None)
+        elif at >= since and (heartbeat := _heartbeat(value)) is not None:
+            seen.setdefault(key, {})[heartbeat.queues] = Seen(heartbeat, at)
+    found = (one for of_process in seen.values() for one in of_process.values())
+    return sorted(found, key=_by_role)
+
+
+def _heartbeat(value: bytes) -> Heartbeat | None:
+    """None for the store clock's probes and for versions to come."""
+    try:
+        return codec.HEARTBEAT.decode(value)
+    except Undecodable:
+        return None
+
+
+def _by_role(seen: Seen) -> tuple[str, str, tuple[str, ...]]:
+    return seen.heartbeat.role, seen.heartbeat.process, seen.heartbeat.queues

@@ -1,0 +1,46 @@
+"""Heartbeats: what each process says of itself on `fleet`, and so to the store's clock (DESIGN §6, §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline import codec
+from pipeline.core.hashing import text_hash
+from pipeline.core.job import Heartbeat
+from pipeline.ports import Appender, Put
+
+INTERVAL_MS = 1000
+
+
+class Pulse:
+    """Sends a heartbeat a second from its owner's loop, so a loop that hangs goes stale."""
+
+    def __init__(
+        self, *, appender: Appender, fleet: str, partitions: int, process: str, sampled: Callable[[int], None]
+    ) -> None:
+        """`sampled(LogAppendTime)` is called with the broker's time of every heartbeat it took."""
+        self._appender = appender
+        self._fleet = fleet
+        self._partition = text_hash(process) % partitions
+        self._key = process.encode()
+        self._sampled = sampled
+        self._next = 0
+
+    def due(self, monotonic: int) -> bool:
+        return monotonic >= self._next
+
+    def beat(self, heartbeat: Heartbeat, monotonic: int) -> None:
+        self._next = monotonic + INTERVAL_MS
+        self._put(codec.HEARTBEAT.encode(heartbeat))
+
+    def leave(self) -> None:
+        """Say that this process is gone, so nobody waits for its heartbeat to go stale."""
+        self._put(None)
+
+    def _put(self, value: bytes | None) -> None:
+        self._appender.append(Put(self._fleet, self._partition, self._key, value), self._done)
+        self._appender.poll(0)
+
+    def _done(self, error: Exception | None, _offset: int, log_append_time: int) -> None:
+        if error is None:  # a lost heartbeat is followed by the next; staleness is the readers' judgement
+            self._sampled(log_append_time)

@@ -1,0 +1,302 @@
+"""What one partition of a work topic must do: which of its runs may start, as which attempt, and what its
+committed offset and metadata say (DESIGN §7).
+
+    ASSIGNED ──stable committed offset──▶ RESTORING ──own takeover record read back on acks──▶ RUNNING
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pipeline import codec
+from pipeline.core import keys, offset_metadata
+from pipeline.core.acks import AckTracker
+from pipeline.core.errors import Undecodable
+from pipeline.core.handler import Cancelled, DeadEnd, Decision, Retrying, Succeeded
+from pipeline.core.job import Ack, AckState, AttemptRecord, DeadLetter, Failure, Run, Takeover
+from pipeline.core.keys import AcksKind
+from pipeline.core.layout import Layout
+from pipeline.core.names import Names
+from pipeline.core.offset_metadata import OffsetMetadata, Start
+from pipeline.core.states import PartitionState
+from pipeline.ports import CommittedOffset, Put, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A run that arrived and waits for a free place."""
+
+    offset: int
+    run: Run
+    fired_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """One attempt under way: from its started record to the commit of its outcome."""
+
+    lane: Lane
+    delivery: Delivery
+    attempt: int
+    token: int
+    started_at: int
+
+    @property
+    def run(self) -> Run:
+        return self.delivery.run
+
+
+class Lane:
+    """One work partition in this assignment. Used by the worker's thread only."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = PartitionState.ASSIGNED
+        self.unsure = False
+        """A transaction with this partition's offsets has an unknown outcome: ask the group first."""
+        self.tracker = AckTracker.from_committed(0, "")
+        self.acks_next = 0
+        """Next offset to read on the acks partition while restoring; after that, past our last started record."""
+        self.nonce = ""
+        self.waiting: deque[Delivery] = deque()
+        self.parked: dict[int, tuple[Delivery, int]] = {}
+        """By offset: runs whose handler nobody here knows, with the monotonic ms at which they are given up."""
+        self.flights: dict[int, Flight] = {}
+        self._busy_serials: set[str] = set()
+        self._committed = 0
+        self._finished: tuple[tuple[int, int], ...] = ()
+        self._starts: dict[int, Start] = {}
+
+    # -- taking over ----------------------------------------------------------------------------------------
+
+    def opened(self, committed: CommittedOffset | None) -> None:
+        """The group's stable offset is known: from it come the mark, the finished set and earlier starts."""
+        offset, text = committed or CommittedOffset(0)
+        known = offset_metadata.decode(offset, text)
+        self._committed, self._finished = offset, known.finished
+        self._starts = dict(known.started)
+        self.acks_next = known.acks_offset
+        self.state = self.state.advance(PartitionState.RESTORING)
+
+    def takeover(self, record: Takeover, acks_topic: str) -> Put:
+        self.nonce = record.nonce
+        return Put(acks_topic, self.number, keys.takeover_key(self.number), codec.TAKEOVER.encode(record))
+
+    def restore(self, records: Iterable[Record]) -> bool:
+        """Learn from the acks partition which attempts were started before us. True once our own takeover
+        record came back: nothing that an earlier owner committed can lie behind it."""
+        for record in records:
+            self.acks_next = (record.offset() or 0) + 1
+            if self._learn(record.key() or b"", record.value()):
+                self._restored()
+                self.state = self.state.advance(PartitionState.RUNNING)
+                return True
+        return False
+
+    def _learn(self, key: bytes, value: bytes | None) -> bool:
+        if value is None:
+            return False
+        try:
+            kind = keys.parse_acks_key(key).kind
+            if kind is AcksKind.TAKEOVER:
+                return codec.TAKEOVER.decode(value).nonce == self.nonce
+            if kind is AcksKind.STARTED:
+                self._started_before(codec.ACK.decode(value))
+        except Undecodable:
+            return False  # what nobody can read started nothing; the acks topic is compacted, not owed
+        return False
+
+    def _started_before(self, ack: Ack) -> None:
+        """Attempts of one offset are compared by token, which grows; a released one was not spent."""
+        known = self._starts.get(ack.work_offset)
+        if known is not None and ack.token < known.token:
+            return
+        starts = ack.attempt if ack.state is AckState.STARTED else ack.attempt - 1
+        self._starts.pop(ack.work_offset, None)
+        if starts > 0:
+            self._starts[ack.work_offset] = Start(starts, ack.token, ack.worker)
+
+    def _restored(self) -> None:
+        """What finished needs no start any more: below the mark, or in the finished set."""
+        done = {offset for first, last in self._finished for offset in range(first, last + 1)}
+        open_starts = sorted(
+            (offset, start)
+            for offset, start in self._starts.items()
+            if offset >= self._committed and offset not in done
+        )
+        self.tracker = AckTracker(
+            self._committed,
+            OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(open_starts)),
+        )
+
+    def close(self) -> None:
+        self.state = self.state.advance(PartitionState.CLOSED)
+        self.waiting.clear()
+        self.parked.clear()
+
+    # -- runs -----------------------------------------------------------------------------------------------
+
+    def startable(self, limit: int) -> list[Delivery]:
+        """Up to `limit` waiting runs that may start now: of a serial group one at a time, in log order."""
+        if self.state is not PartitionState.RUNNING:
+            return []
+        chosen: list[Delivery] = []
+        skipped: list[Delivery] = []
+        while self.waiting and len(chosen) < limit and self.tracker.room():
+            delivery = self.waiting.popleft()
+            serial = delivery.run.serial
+            if serial is not None and serial in self._busy_serials:
+                skipped.append(delivery)
+                continue
+            if serial is not None:
+                self._busy_serials.add(serial)
+            chosen.append(delivery)
+        self.waiting.extendleft(reversed(skipped))
+        return chosen
+
+    def take_off(self, flight: Flight, worker: str) -> None:
+        self.flights[flight.delivery.offset] = flight
+        self.tracker.begin(
+            flight.delivery.offset, Start(starts=flight.attempt, token=flight.token, worker=worker)
+        )
+
+    def finished(self, offsets: Iterable[int]) -> None:
+        """These outcomes have committed."""
+        for offset in offsets:
+            self.tracker.finish(offset)
+            flight = self.flights.pop(offset, None)
+            if flight is not None and flight.run.serial is not None:
+                self._busy_serials.discard(flight.run.serial)
+
+    def committable(self, finishing: Iterable[int]) -> CommittedOffset:
+        return CommittedOffset(*self.tracker.committable(finishing, self.acks_next))
+
+
+# -- outcomes as records ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Where the records of outcomes go, and in whose name."""
+
+    names: Names
+    layout: Layout
+    queue: str
+    worker: str
+
+    def started(self, flight: Flight) -> Put:
+        ack = self._ack(flight, AckState.STARTED, flight.started_at)
+        key = keys.started_key(ack.occurrence_id, ack.run, ack.token)
+        return self._put(flight, key, ack)
+
+    def released(self, flight: Flight, now: int) -> Put:
+        """The attempt ends unspent: whoever owns the partition next may start it at once."""
+        ack = self._ack(flight, AckState.RELEASED, now)
+        key = keys.started_key(ack.occurrence_id, ack.run, ack.token)
+        return self._put(flight, key, ack)
+
+    def settle(self, flight: Flight, decision: Decision, now: int) -> list[Put]:
+        """The records of an outcome, to be committed together with the offset; a retry comes last."""
+        match decision:
+            case Succeeded():
+                return [self._terminal(flight, AckState.SUCCEEDED, now, result=decision.result)]
+            case Cancelled():
+                error = Failure(type="Cancel", message=decision.reason)
+                return [self._terminal(flight, AckState.CANCELLED, now, error=error)]
+            case DeadEnd():
+                return [
+                    self._terminal(flight, AckState.DEAD, now, error=decision.error),
+                    self._dead(flight, decision, now),
+                ]
+            case Retrying():
+                ack = self._terminal(
+                    flight, AckState.RETRYING, now, error=decision.error, retry_at=decision.at
+                )
+                return [ack, self._retry(flight.run, decision)]
+
+    def _retry(self, run: Run, decision: Retrying) -> Put:
+        again = replace(run, run=run.run + 1, due_at=decision.at, failures=decision.failures)
+        return Put(
+            self.names.jobs,
+            self.layout.home(run.job_id),
+            keys.retry_key(run.occurrence_id, run.run),
+            codec.RUN.encode(again),
+        )
+
+    def _dead(self, flight: Flight, decision: DeadEnd, now: int) -> Put:
+        run = flight.run
+        attempt = AttemptRecord(
+            run=run.run,
+            attempt=flight.attempt,
+            worker=self.worker,
+            token=flight.token,
+            at=now,
+            outcome="dead",
+            error=decision.error,
+        )
+        letter = DeadLetter(
+            reason=decision.reason,
+            detail=decision.error.message if decision.error is not None else "",
+            at=now,
+            source_topic=self.names.work(self.queue),
+            source_partition=flight.lane.number,
+            source_offset=flight.delivery.offset,
+            run=run,
+            attempts=(attempt,),
+        )
+        return Put(
+            self.names.dead,
+            self.layout.home(run.job_id),
+            run.occurrence_id.encode(),
+            codec.DEAD_LETTER.encode(letter),
+        )
+
+    def unreadable(self, lane: Lane, record: Record, reason: str, now: int) -> Put:
+        """The dead letter of a work record that nobody can decode."""
+        offset, topic = record.offset() or 0, self.names.work(self.queue)
+        letter = DeadLetter(
+            reason="undecodable",
+            detail=reason,
+            at=now,
+            source_topic=topic,
+            source_partition=lane.number,
+            source_offset=offset,
+            record_key=record.key(),
+            value=record.value(),
+        )
+        place = keys.place_key(topic, lane.number, offset)
+        return Put(self.names.dead, 0, place, codec.DEAD_LETTER.encode(letter))
+
+    def _terminal(
+        self,
+        flight: Flight,
+        state: AckState,
+        now: int,
+        *,
+        error: Failure | None = None,
+        result: bytes | None = None,
+        retry_at: int | None = None,
+    ) -> Put:
+        ack = replace(self._ack(flight, state, now), error=error, result=result, retry_at=retry_at)
+        return self._put(flight, keys.terminal_key(ack.occurrence_id, ack.run, ack.attempt), ack)
+
+    def _ack(self, flight: Flight, state: AckState, at: int) -> Ack:
+        run = flight.run
+        return Ack(
+            job_id=run.job_id,
+            occurrence_id=run.occurrence_id,
+            run=run.run,
+            attempt=flight.attempt,
+            token=flight.token,
+            worker=self.worker,
+            handler=run.handler,
+            state=state,
+            at=at,
+            work_offset=flight.delivery.offset,
+            started_at=flight.started_at,
+        )
+
+    def _put(self, flight: Flight, key: bytes, ack: Ack) -> Put:
+        return Put(self.names.acks(self.queue), flight.lane.number, key, codec.ACK.encode(ack))

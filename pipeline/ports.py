@@ -1,0 +1,318 @@
+"""What the protocol needs from the world, as small protocols; adapters translate and decide nothing.
+
+Everything here is synchronous and called from one thread, the owner's. Times are integer milliseconds.
+Implemented twice, by `pipeline.adapters` over the real parts and in memory, and held to one conformance suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+Headers = list[tuple[str, bytes]]
+
+
+class Clock(Protocol):
+    """The store's clock (DESIGN §6) and this machine's monotonic one."""
+
+    def now(self) -> int:
+        """A lower bound of the broker's time in epoch ms; never goes backwards, never ahead of the broker."""
+        ...
+
+    def monotonic(self) -> int:
+        """CLOCK_MONOTONIC in ms: for waiting and for time-outs, never for due-ness."""
+        ...
+
+
+class Record(Protocol):
+    """A record read from the log. The methods are those of confluent_kafka.Message, so the real adapter hands
+    its messages over as they are: a copy per record would cost more than folding it.
+
+    A tombstone's `value()` is None, and the record itself is falsy: test with `is None` (DESIGN §5.7).
+    """
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def leader_epoch(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Any: ...
+    def timestamp(self) -> tuple[int, int]:
+        """(kind, LogAppendTime in epoch ms)."""
+        ...
+
+
+class Put(NamedTuple):
+    """A record to append; `value` None is a tombstone."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: Headers | None = None
+
+
+class CommittedOffset(NamedTuple):
+    """An offset of a group with its metadata (schemas/offset-metadata.md)."""
+
+    offset: int
+    metadata: str = ""
+
+
+class Membership(NamedTuple):
+    """Ownership and group metadata, taken together when a batch is chosen and never refreshed inside it (H2)."""
+
+    generation: int
+    member_id: str
+    opaque: Any
+    owned: frozenset[int]
+
+
+class RebalanceListener(Protocol):
+    """Called inside `GroupLog.poll`, on the polling thread. Must not raise and must not call the log."""
+
+    def assigned(self, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Start offsets of the partitions that may be fetched at once; the others stay paused until `start`."""
+        ...
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """Given away politely: nothing of them may be appended after this returns."""
+        ...
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Taken away already: drop everything."""
+        ...
+
+
+class GroupLog(Protocol):
+    """A membership in the consumer group of one topic, with the transactional producer that goes with it.
+
+    Reads read_committed. Owner's errors (`core.errors.OwnerError`) say what to do next.
+    """
+
+    def poll(self, limit: int, timeout_ms: int) -> Sequence[Record]:
+        """Up to `limit` records of owned partitions, waiting at most `timeout_ms` for the first.
+
+        Raises RebuildClients, and RebuildPartition for a partition whose position the log does not hold.
+        """
+        ...
+
+    def positions(self) -> Mapping[int, int]:
+        """Next offset to read per owned partition, counting markers passed at the end of the log (H15)."""
+        ...
+
+    def start(self, partition: int, offset: int) -> None:
+        """Begin fetching a paused partition at `offset`. `offset` < 0: at the beginning of the log."""
+        ...
+
+    def pause(self, partitions: Iterable[int]) -> None: ...
+    def resume(self, partitions: Iterable[int], positions: Mapping[int, int]) -> None: ...
+
+    def committed(self, partitions: Sequence[int], timeout_ms: int) -> Mapping[int, CommittedOffset | None]:
+        """Stable committed offsets (no transaction pending on them). A partition that is not stable within
+        the time is absent from the answer; None = nothing was ever committed."""
+        ...
+
+    def membership(self) -> Membership:
+        """Owned partitions and group metadata now. RetryStep unless generation >= 1 and a member id is set (H3)."""
+        ...
+
+    def commit(
+        self, puts: Sequence[Put], offsets: Mapping[int, CommittedOffset], membership: Membership
+    ) -> None:
+        """One transaction: begin, append all, flush to zero, send offsets with `membership`, commit.
+
+        `offsets` holds at least one real offset (>= 0) for every partition touched; empty is a programming
+        error (H4). Returns only if it committed. Raises RetryStep, PoisonRecord (nothing committed),
+        OutcomeUnknown, RebuildClients.
+        """
+        ...
+
+    def fence(self, transactional_id: str) -> None:
+        """Abort whatever that id has open, errors ignored (DESIGN §5.2); never one of our own ids."""
+        ...
+
+    @property
+    def transactional_ids(self) -> tuple[str, ...]: ...
+    def close(self) -> None:
+        """Leave the group politely."""
+        ...
+
+
+class Appender(Protocol):
+    """Plain idempotent appends, outside any transaction."""
+
+    def append(self, put: Put, done: Callable[[Exception | None, int, int], None] | None = None) -> None:
+        """Queue one record. `done(error, offset, LogAppendTime)` is called from `poll` or `flush`."""
+        ...
+
+    def poll(self, timeout_ms: int) -> None: ...
+
+    def flush(self, timeout_ms: int) -> None:
+        """Wait until everything queued is durable; StoreUnreachable if it is not within the time."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Reader(Protocol):
+    """Reads partitions outside any group, read_committed."""
+
+    def read(
+        self, topic: str, partition: int, start: int | None = None, since_ms: int | None = None
+    ) -> Iterator[Record]:
+        """Records from `start` (or the first at or after `since_ms`, or the beginning) to the end as of now."""
+        ...
+
+    def tail(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Record]:
+        """What stands at or after `start` right now, at most `limit` records, without waiting."""
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions; 0 if the topic does not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Action:
+    """What the owner does with an index entry when its time comes. Anything an owner owes is an entry."""
+
+    FIRE = 1
+    """Emit the value to the work topic, tombstone the record."""
+    DEAD = 2
+    """Move the record to `dead`, tombstone it."""
+    MOVE = 3
+    """Put the record at its home partition, tombstone it here."""
+    DROP = 4
+    """Tombstone the record: a duplicate, or a retry that is superseded."""
+    HOLD = 5
+    """Known but not executed by this version: kept until an owner that can."""
+
+
+class Entry(NamedTuple):
+    """A live entry of the index: a record of the log that its owner still owes something.
+
+    Ordered by (fire_at, id). `offset` is the record's own, the base that its tombstone names; `detail` is
+    what the action needs beside the value: `<queue>/<work partition>` of a FIRE, the reason of a DEAD or DROP,
+    the home of a MOVE. So firing moves bytes and decodes nothing.
+    """
+
+    record_key: bytes
+    fire_at: int
+    offset: int
+    action: int
+    value: bytes
+    detail: str = ""
+
+
+class Position(NamedTuple):
+    """Identity and place of an index in the log (H12, H13); written in the same batch as the entries."""
+
+    cluster_id: str
+    topic_id: str
+    layout: str
+    offset: int
+    leader_epoch: int
+    synced_at: int
+
+
+class Delta:
+    """Changes to one partition of the index, applied atomically; later calls win.
+
+    `entries[record_key]` = (fire_at of the row it replaces or None, new entry or None).
+    `facts` are small values by key (`h/` and other owner state). `ended` are ids for the fired memory
+    with the log time at which they ended.
+    """
+
+    __slots__ = ("ended", "entries", "facts", "position")
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, tuple[int | None, Entry | None]] = {}
+        self.facts: dict[bytes, bytes | None] = {}
+        self.ended: dict[str, int] = {}
+        self.position: Position | None = None
+
+    def put(self, entry: Entry, replaces: Entry | None) -> None:
+        old = self.entries.get(entry.record_key)
+        self.entries[entry.record_key] = (
+            old[0] if old is not None else (replaces.fire_at if replaces is not None else None),
+            entry,
+        )
+
+    def remove(self, entry: Entry) -> None:
+        old = self.entries.get(entry.record_key)
+        self.entries[entry.record_key] = (old[0] if old is not None else entry.fire_at, None)
+
+
+class Index(Protocol):
+    """The due index of one process, all its partitions side by side. Methods return values and lists, never
+    live iterators, which would hold the lock after `close` (H25)."""
+
+    def position(self, partition: int) -> Position | None: ...
+    def entry(self, partition: int, record_key: bytes) -> Entry | None: ...
+    def fact(self, partition: int, key: bytes) -> bytes | None: ...
+
+    def ended(self, partition: int, id_: str, log_time: int) -> bool:
+        """Whether `id_` ended within the 30 minutes of log time before `log_time` (it may remember longer)."""
+        ...
+
+    def due(self, partition: int, until: int, limit: int) -> list[Entry]:
+        """Entries with fire_at <= until by (fire_at, record key), at most `limit`. HOLD is never due."""
+        ...
+
+    def next_due(self, partition: int) -> int | None: ...
+
+    def entries(self, partition: int, after: bytes | None, limit: int) -> list[Entry]:
+        """A page of live entries in order of record key, HOLD too; `after` = record key of the last one seen
+        (it may be gone by now)."""
+        ...
+
+    def apply(self, partition: int, delta: Delta) -> None: ...
+    def wipe(self, partition: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Call(NamedTuple):
+    """One handler call for an executor; `ticket` comes back with its result."""
+
+    ticket: int
+    function: Callable[[], Any]
+    asynchronous: bool
+
+
+class Done(NamedTuple):
+    """A finished call: `error` None = it returned `value`."""
+
+    ticket: int
+    value: Any
+    error: BaseException | None
+
+
+class Executor(Protocol):
+    """Runs handler calls off the owner's thread."""
+
+    def submit(self, call: Call) -> None: ...
+    def completed(self) -> list[Done]:
+        """Calls finished since the last time, without waiting."""
+        ...
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait until something has completed or the time is over; True if something has."""
+        ...
+
+    def close(self, timeout_ms: int) -> None: ...
+
+
+class Events(Protocol):
+    """Where owners tell what happened: log lines and metrics are made of it."""
+
+    def on(self, action: str, **fields: Any) -> None: ...
+
+
+class Random(Protocol):
+    """The part of random.Random that is used."""
+
+    def random(self) -> float: ...
+    def getrandbits(self, k: int, /) -> int: ...

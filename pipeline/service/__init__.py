@@ -1,0 +1,7 @@
+"""The composition root: the only place that puts parts together, sleeps, and listens to signals."""
+
+from pipeline.adapters.kafka_admin import ensure_topics
+from pipeline.service.apps import load_app
+from pipeline.service.run import run_dispatcher, run_worker
+
+__all__ = ["ensure_topics", "load_app", "run_dispatcher", "run_worker"]

@@ -1,0 +1,80 @@
+"""The loop around `step`: the signals that end it, the watchdog that ends a hang, the rebuild after a fatal error."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+from collections.abc import Callable
+from random import Random
+from types import FrameType
+
+from pipeline.core.errors import RebuildClients
+from pipeline.core.retry import RetryPolicy, backoff
+from pipeline.ports import Events
+
+WATCHDOG_S = 30
+"""A step never takes this long; a client call that hangs does (librdkafka#5456). Past it the process ends and
+the group moves its partitions. The watchdog needs no GIL."""
+REARM_S = 1.0
+REBUILD = RetryPolicy(base_ms=200, factor=2.0, cap_ms=10_000)
+
+
+class Stop:
+    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on)
+
+    def _on(self, number: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            os._exit(128 + number)
+        self.requested = True
+
+
+class Watchdog:
+    """Ends the process with a traceback of all threads when it is not fed in time."""
+
+    def __init__(self) -> None:
+        self._fed = 0.0
+
+    def feed(self) -> None:
+        now = time.monotonic()
+        if now - self._fed >= REARM_S:
+            self._fed = now
+            faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+
+    def stop(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def step_until(step: Callable[[int], int], done: Callable[[], bool]) -> None:
+    """Call `step(patience)` with the wait it asked for, until `done`. The wait happens inside the step, in poll."""
+    watchdog, patience = Watchdog(), 0
+    try:
+        while not done():
+            watchdog.feed()
+            patience = step(patience)
+    finally:
+        watchdog.stop()
+
+
+def rebuilding(run_once: Callable[[], None], stop: Stop, events: Events) -> None:
+    """Run until it returns; after a fatal client error build everything anew in this process (H17)."""
+    failures, random = 0, Random()
+    while not stop.requested:
+        started = time.monotonic()
+        try:
+            run_once()
+        except RebuildClients as error:
+            failures = 1 if time.monotonic() - started > 60 else failures + 1
+            delay = backoff(REBUILD, failures, random)
+            events.on("rebuild", reason=str(error), delay_ms=delay)
+            time.sleep(delay / 1000)
+        else:
+            return

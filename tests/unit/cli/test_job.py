@@ -1,0 +1,266 @@
+"""`dueline job` over a store in memory; its JSON has the schemas in schemas/cli."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.job import AckState, Failure
+
+
+def lines(*requests: Any) -> str:
+    return "".join(
+        f"{request if isinstance(request, str) else json.dumps(request)}\n" for request in requests
+    )
+
+
+# -- create -------------------------------------------------------------------------------------------------
+
+
+def test_create_answers_id_status_and_due_time(dueline: Any, store: Any) -> None:
+    ran = dueline("job", "create", "email.send", "--payload", '{"to": "a@b"}', "--in", "10m", "--json")
+    (run,) = store.runs()
+    assert ran.code == 0
+    assert ran.json("job_create") == {
+        "id": run.job_id,
+        "status": "created",
+        "due_at": "2027-01-15T08:10:00.000Z",
+    }
+    assert run.payload == b'{"to":"a@b"}'
+
+
+def test_create_says_the_same_to_people(dueline: Any, store: Any) -> None:
+    ran = dueline("job", "create", "email.send", "--at", "2030-01-31T09:30:00+02:00")
+    (run,) = store.runs()
+    assert ran.out == f"created {run.job_id}, due 2030-01-31T07:30:00.000Z\n"
+
+
+def test_every_option_arrives(dueline: Any, store: Any) -> None:
+    store.add_queues({"mail": 2})
+    dueline(
+        *("job", "create", "h", "--now", "--idempotency-key", "i", "--queue", "mail", "--max-attempts", "3"),
+        *("--timeout", "2s", "--serial", "s", "--label", "a=1", "--label", "b=x=y", "--header", "h="),
+    )
+    (run,) = store.runs()
+    assert (run.due_at, run.idempotency_key, run.queue) == (store.clock.now(), "i", "mail")
+    assert (run.attempt_limit, run.timeout_ms, run.serial) == (3, 2_000, "s")
+    assert (run.labels, run.headers) == ({"a": "1", "b": "x=y"}, {"h": ""})
+
+
+def test_a_payload_comes_from_a_file_or_stdin(dueline: Any, store: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"n": 1}')
+    dueline("job", "create", "h", "--now", "--payload", f"@{tmp_path / 'p.json'}")
+    dueline("job", "create", "h", "--now", "--payload", "-", stdin='{"n": 2}')
+    assert {run.payload for run in store.runs()} == {b'{"n":1}', b'{"n":2}'}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "HANDLER"),
+        (("No",), "HANDLER"),
+        (("h",), "--at"),
+        (("h", "--at", "2030-01-01T00:00:00"), "--at"),
+        (("h", "--at", "x"), "--at"),
+        (("h", "--in", "10"), "--in"),
+        (("h", "--now", "--in", "1s"), "--in"),
+        (("h", "--now", "--at", "2030-01-01T00:00:00Z"), "--at"),
+        (("h", "--now", "--payload", "{"), "--payload"),
+        (("h", "--now", "--payload", "[]"), "--payload"),
+        (("h", "--now", "--payload", '{"x": NaN}'), "--payload"),
+        (("h", "--now", "--payload", "@/no/such/file"), "--payload"),
+        (("h", "--now", "--payload", '{"x": "' + "y" * 1024 * 1024 + '"}'), "--payload"),
+        (("h", "--now", "--label", "a"), "--label"),
+        (("h", "--now", "--header", "a"), "--header"),
+        (("h", "--now", "--queue", "nosuch"), "--queue"),
+        (("h", "--now", "--max-attempts", "0"), "--max-attempts"),
+        (("h", "--now", "--max-attempts", "x"), "--max-attempts"),
+        (("h", "--now", "--timeout", "0s"), "--timeout"),
+        (("h", "--now", "--idempotency-key", "a\0b"), "--idempotency-key"),
+        (("h", "--now", "--key", "k"), "--key: not supported yet"),
+        (("h", "--now", "--unique", "started"), "--unique: not supported yet"),
+        (("h", "--now", "--wait", "5s"), "--wait: not supported yet"),
+        (("h", "--now", "--priority", "1"), "--priority: not supported yet"),
+        (("h", "--file", "-"), "--file"),
+        (("--now", "--file", "-"), "--file"),
+        (("--file", "/no/such/file"), "--file"),
+    ],
+)
+def test_bad_input_is_one_line_naming_the_option_and_stores_nothing(
+    dueline: Any, store: Any, words: tuple[str, ...], told: str
+) -> None:
+    ran = dueline("job", "create", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert ran.err.count("\n") == 1
+    assert store.jobs() == []
+
+
+def test_a_wrong_setting_keeps_its_name(dueline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUELINE_QUEUE", "NO")
+    ran = dueline("job", "create", "h", "--now")
+    assert ran.code == 2
+    assert ran.err.startswith("dueline: DUELINE_QUEUE: ")
+
+
+def test_an_unreachable_store_is_exit_code_5(dueline: Any, store: Any) -> None:
+    store.cluster.reachable = False
+    ran = dueline("job", "create", "h", "--now")
+    assert (ran.code, ran.out) == (5, "")
+    assert "no broker" in ran.err
+
+
+def test_a_handler_that_no_worker_knows_is_accepted_with_a_warning(dueline: Any, store: Any) -> None:
+    store.beat("w1", handlers=("other",))
+    ran = dueline("job", "create", "email.send", "--now")
+    assert (ran.code, len(store.runs())) == (0, 1)
+    assert "no live worker knows the handler 'email.send'" in ran.err
+    assert "dueline worker --app" in ran.err
+    store.beat("w2", handlers=("email.send",))
+    assert dueline("job", "create", "email.send", "--now").err == ""
+
+
+# -- create --file ------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_streamed(dueline: Any, store: Any, tmp_path: Path) -> None:
+    store.beat("w1", handlers=("h",))
+    file = tmp_path / "jobs.jsonl"
+    file.write_text(
+        lines(
+            {"handler": "h", "in": "1s", "payload": {"n": 1}, "labels": {"a": "1"}, "max_attempts": 2},
+            "",
+            {"handler": "h", "at": "2030-01-01T00:00:00Z", "idempotency_key": "i", "priority": None},
+        )
+    )
+    ran = dueline("job", "create", "--file", str(file), "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json("job_create_file") == {"accepted": 2}
+    assert {run.idempotency_key for run in store.runs()} >= {"i"}
+    assert len(store.runs()) == 2
+
+
+def test_a_file_may_be_stdin(dueline: Any, store: Any) -> None:
+    ran = dueline("job", "create", "--file", "-", stdin=lines({"handler": "h", "in": "1s"}))
+    assert ran.out == "accepted 1 jobs\n"
+    assert "no live worker" in ran.err
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ({"handler": "h", "in": "soon"}, "line 4: in: "),
+        ({"handler": "h", "at": "2030-01-01T00:00:00"}, "line 4: at: "),
+        ({"in": "1s"}, "line 4: handler: missing"),
+        ({"handler": "h", "in": "1s", "key": "k"}, "line 4: key: not supported yet"),
+        ({"handler": "h", "in": "1s", "priority": 1}, "line 4: priority: not supported yet"),
+        ({"handler": "h", "in": "1s", "nonsense": 1}, "line 4: nonsense: unknown option"),
+        ({"handler": "h", "in": "1s", "queue": "nosuch"}, "line 4: queue: "),
+        ("[]", "line 4: line: is not a JSON object"),
+        ("{", "line 4: line: is not JSON"),
+    ],
+)
+def test_a_bad_line_ends_the_file_and_says_what_is_stored(
+    dueline: Any, store: Any, bad: Any, told: str
+) -> None:
+    good = {"handler": "h", "in": "1s"}
+    ran = dueline("job", "create", "--file", "-", stdin=lines(good, "", good, bad, good))
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert "the 2 jobs before it are stored" in ran.err
+    assert ran.err.count("\n") == 1
+    assert len(store.runs()) == 2
+
+
+def test_a_bad_first_line_stores_nothing(dueline: Any, store: Any) -> None:
+    ran = dueline("job", "create", "--file", "-", stdin=lines({"handler": "h"}))
+    assert "line 1: at: missing" in ran.err
+    assert ran.err.endswith("; nothing is stored\n")
+
+
+def test_a_line_without_end_is_refused(dueline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.cli.job.LINE_LIMIT", 100)
+    ran = dueline("job", "create", "--file", "-", stdin="x" * 1000)
+    assert (ran.code, "line 1: line: is longer than 100 bytes" in ran.err) == (2, True)
+
+
+# -- get and list -------------------------------------------------------------------------------------------
+
+
+def created(dueline: Any, *words: str) -> str:
+    answer = dueline("job", "create", *words, "--json").json("job_create")
+    return str(answer["id"])
+
+
+def test_get_follows_a_job_through_its_life(dueline: Any, store: Any) -> None:
+    id_ = created(dueline, "email.send", "--now")
+    (run,) = store.runs()
+    assert dueline("job", "get", id_, "--json").json("job_get")["status"] == "pending"
+    store.fire(run)
+    store.ack(run, AckState.STARTED, started_at=store.clock.now())
+    view = dueline("job", "get", id_, "--json").json("job_get")
+    assert (view["status"], view["runs"][0]["attempts"][0]["outcome"]) == ("running", None)
+    store.ack(run, AckState.DEAD, error=Failure(type="ValueError", message="no\nway", trace="…"))
+    view = dueline("job", "get", id_, "--json").json("job_get")
+    assert (view["status"], view["runs"][0]["attempts"][0]["token"]) == ("dead", "1001")
+    text = dueline("job", "get", id_).out
+    assert f"id       {id_}" in text
+    assert "ValueError: no" in text
+
+
+def test_get_shows_a_run_nobody_started(dueline: Any, store: Any) -> None:
+    id_ = created(dueline, "email.send", "--now")
+    store.fire(store.runs()[0])
+    text = dueline("job", "get", id_).out
+    assert "status   queued" in text
+    assert "2027-01-15T08:00:00.000Z" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("id_", "code", "told"), [("nonsense", 2, "id: "), ("j" + "0" * 26, 3, "nothing is stored")]
+)
+def test_get_of_no_job(dueline: Any, id_: str, code: int, told: str) -> None:
+    ran = dueline("job", "get", id_, "--json")
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err
+
+
+def test_list_is_one_object_a_line(dueline: Any, store: Any) -> None:
+    ids = {created(dueline, "h", "--in", f"{n}m", "--label", f"n={n}") for n in range(1, 4)}
+    listed = dueline("job", "list", "--json").lines("job_list")
+    assert {job["id"] for job in listed} == ids
+    (one,) = dueline("job", "list", "--json", "--label", "n=2").lines("job_list")
+    assert (one["labels"], one["due_at"]) == ({"n": "2"}, "2027-01-15T08:02:00.000Z")
+    first = dueline("job", "list", "--limit", "1").out.split()
+    assert first[1:] == ["pending", "2027-01-15T08:01:00.000Z", "h"]
+    window = ("--due-from", "2027-01-15T08:02:00Z", "--due-to", "2027-01-15T08:03:00Z", "--status", "pending")
+    assert len(dueline("job", "list", "--handler", "h", *window, "--json").lines("job_list")) == 1
+    assert dueline("job", "list", "--handler", "other") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--status", "succeeded"), "--status: succeeded is not supported yet"),
+        (("--status", "nonsense"), "--status"),
+        (("--key-prefix", "k"), "--key-prefix: not supported yet"),
+        (("--due-from", "x"), "--due-from"),
+        (("--due-to", "2030-01-01T00:00:00"), "--due-to"),
+        (("--label", "x"), "--label"),
+        (("--limit", "0"), "--limit"),
+    ],
+)
+def test_a_bad_filter_names_its_option(dueline: Any, words: tuple[str, ...], told: str) -> None:
+    ran = dueline("job", "list", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+
+
+@pytest.mark.parametrize("name", ["cancel", "reschedule", "requeue", "why"])
+def test_what_is_not_there_yet_is_refused_by_name(dueline: Any, name: str) -> None:
+    ran = dueline("job", name, "j1", "--stop", "--at", "x")
+    assert (ran.code, ran.out, ran.err) == (2, "", f"dueline: job {name}: not supported yet\n")

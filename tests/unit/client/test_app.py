@@ -1,0 +1,186 @@
+"""The client over a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import pipeline
+from pipeline import Dueline
+from pipeline.client import connection as client_connection
+from pipeline.client import parts
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
+
+
+def test_nothing_connects_before_the_store_is_needed(store: Any, app: Any) -> None:
+    @app.job("email.send", max_attempts=2, timeout="30s")
+    def send(ctx: object, to: str) -> None: ...
+
+    spec = app.registry.get("email.send")
+    assert spec is not None
+    assert (spec.function, spec.max_attempts, spec.timeout_ms) == (send, 2, 30_000)
+    app.flush()
+    assert store.appenders == []
+
+
+def test_a_created_job_stands_at_its_home(store: Any, app: Any) -> None:
+    ref = app.schedule("email.send", {"to": "a@b"}, in_="10m")
+    (record,) = store.jobs()
+    assert record.key() == b"j/" + ref.id.encode()
+    assert record.partition() == store.layout.home(ref.id)
+    (run,) = store.runs()
+    assert (run.job_id, run.handler, run.payload) == (ref.id, "email.send", b'{"to":"a@b"}')
+    assert run.due_at == store.clock.now() + 600_000
+    assert ref.status == "created"
+
+
+def test_a_mistake_is_told_without_a_store(store: Any, app: Any) -> None:
+    store.cluster.reachable = False
+    with pytest.raises(InvalidInput, match="handler"):
+        app.schedule("NO", in_="1s")
+    with pytest.raises(InvalidInput, match="key: not supported yet"):
+        app.schedule("h", in_="1s", key="k")
+    with pytest.raises(StoreUnreachable):
+        app.schedule("h", in_="1s")
+
+
+def test_an_unknown_queue_is_looked_for_again(store: Any, app: Any) -> None:
+    with pytest.raises(InvalidInput, match="dueline topics create --queue mail"):
+        app.schedule("h", in_="1s", queue="mail")
+    store.add_queues({"mail": 2})
+    app.schedule("h", in_="1s", queue="mail")
+    assert [run.queue for run in store.runs()] == ["mail"]
+
+
+def test_threads_share_one_producer(store: Any, app: Any) -> None:
+    ids: list[str] = []
+    start = threading.Barrier(8)
+
+    def create() -> None:
+        start.wait()
+        ids.extend(app.schedule("h", in_="1s").id for _ in range(25))
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.appenders) == 1
+    assert sorted(ids) == sorted(run.job_id for run in store.runs())
+    assert len(set(ids)) == 200
+
+
+def test_coroutines_wait_without_blocking_each_other(store: Any, app: Any) -> None:
+    async def create() -> list[Any]:
+        return await asyncio.gather(*(app.aschedule("h", {"n": n}, in_="1s") for n in range(50)))
+
+    refs = asyncio.run(create())
+    assert {ref.id for ref in refs} == {run.job_id for run in store.runs()}
+
+
+def test_silence_is_an_error_that_says_the_job_may_be_stored(
+    store: Any, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
+    app.schedule("h", in_="1s")
+    store.appenders[0].silent = True
+    with pytest.raises(StoreUnreachable, match="may or may not"):
+        app.schedule("h", in_="1s")
+    with pytest.raises(StoreUnreachable, match="may or may not"):
+        asyncio.run(app.aschedule("h", in_="1s"))
+    store.appenders[0].silent = False
+
+
+def test_a_refused_record_is_the_callers_error(store: Any, app: Any) -> None:
+    app.schedule("h", in_="1s")
+    store.appenders[0].refused = InvalidInput("record", "too large")
+    with pytest.raises(InvalidInput, match="too large"):
+        app.schedule("h", in_="1s")
+    with pytest.raises(InvalidInput, match="too large"):
+        asyncio.run(app.aschedule("h", in_="1s"))
+
+
+def test_a_cancelled_waiter_leaves_the_poller_alive(store: Any, app: Any) -> None:
+    app.schedule("h", in_="1s")
+    store.appenders[0].silent = True
+
+    async def give_up() -> None:
+        task = asyncio.create_task(app.aschedule("h", in_="1s"))
+        while len(store.jobs()) < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    store.appenders[0].silent = False
+    app.schedule("h", in_="1s")
+
+
+def test_get_reads_the_job_back(app: Any) -> None:
+    ref = app.schedule("email.send", {"to": "a@b"}, in_="10m")
+    assert app.get(ref.id)["status"] == "pending"
+    with pytest.raises(NotFound):
+        app.get("j" + "0" * 26)
+    with pytest.raises(InvalidInput, match="id"):
+        app.get("nonsense")
+
+
+def test_live_handlers_are_those_of_fresh_heartbeats(store: Any, app: Any) -> None:
+    store.beat("w1", handlers=("old",))
+    store.clock.advance(6_000)
+    store.beat("w2", handlers=("email.send",))
+    assert app.live_handlers() == {"email.send"}
+
+
+def test_what_is_not_there_yet_says_so(app: Any) -> None:
+    for call in (lambda: app.cancel("j"), lambda: app.reschedule("j", at=None), lambda: app.result("j")):
+        with pytest.raises(InvalidInput, match="not supported yet"):
+            call()
+
+
+def test_close_flushes_and_a_later_call_connects_anew(store: Any, app: Any) -> None:
+    with app:
+        app.schedule("h", in_="1s")
+    assert store.appenders[0].closed
+    app.schedule("h", in_="1s")
+    assert len(store.appenders) == 2
+
+
+def test_a_dropped_client_is_closed(store: Any) -> None:
+    app = Dueline(connect=store.connect)
+    app.schedule("h", in_="1s")
+    del app
+    assert store.appenders[0].closed
+
+
+def test_the_child_of_a_fork_makes_its_own_client(store: Any, app: Any) -> None:
+    app.schedule("h", in_="1s")
+    if (child := os.fork()) == 0:
+        try:
+            app.schedule("h", in_="1s")
+            made = len(store.appenders), store.appenders[0].closed, len({r.job_id for r in store.runs()})
+            os._exit(0 if made == (2, False, 2) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    app.schedule("h", in_="1s")
+    assert len(store.appenders) == 1
+
+
+def test_settings_are_keywords(store: Any) -> None:
+    assert Dueline(connect=store.connect, prefix="billing").settings.prefix == "billing"
+    with pytest.raises(InvalidInput, match="did you mean prefix"):
+        Dueline(connect=store.connect, prefx="billing")
+
+
+def test_the_package_root_knows_the_adapters() -> None:
+    assert parts.connector is pipeline.connect
+    for name in pipeline.__all__:
+        assert getattr(pipeline, name).__name__ == name
+    with pytest.raises(AttributeError):
+        _ = pipeline.nonsense  # type: ignore[attr-defined]

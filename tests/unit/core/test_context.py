@@ -1,0 +1,28 @@
+"""What a handler is given."""
+
+import logging
+
+from pipeline.core.context import Context
+from pipeline.core.times import aware
+
+
+def test_a_handler_sees_when_it_should_stop():
+    stopped = []
+    context = Context(
+        job_id="j",
+        occurrence_id="j",
+        handler="email.send",
+        payload={},
+        due_at=aware(0),
+        nominal_at=aware(0),
+        fired_at=aware(0),
+        run=1,
+        attempt=1,
+        idempotency_key="j",
+        token=1,
+        logger=logging.LoggerAdapter(logging.getLogger("test"), {}),
+        stopped=lambda: bool(stopped),
+    )
+    assert not context.cancelled
+    stopped.append(True)
+    assert context.cancelled

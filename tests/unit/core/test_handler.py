@@ -1,0 +1,289 @@
+"""What a handler may be, what it may answer, and what becomes of the run."""
+
+import functools
+import json
+from datetime import timedelta
+
+import pytest
+
+from pipeline.core import handler
+from pipeline.core.errors import InvalidInput
+from pipeline.core.handler import (
+    Cancel,
+    Cancelled,
+    Dead,
+    DeadEnd,
+    Registry,
+    Retry,
+    Retrying,
+    Snooze,
+    Succeeded,
+    decide,
+    encode_result,
+    failure_of,
+)
+from pipeline.core.job import LATEST, Failure, Run
+from pipeline.core.retry import RetryPolicy
+
+NOW = 1_893_456_000_000
+
+
+class Half:
+    def random(self):
+        return 0.5
+
+
+def send(ctx, to, subject="hello"):
+    return (ctx, to, subject)
+
+
+def send_whole(ctx, payload):
+    return (ctx, payload)
+
+
+async def send_async(ctx, **payload):
+    return payload
+
+
+class Sender:
+    async def __call__(self, ctx):
+        return ctx
+
+
+def run_of(**changes):
+    fields = {
+        "job_id": "j",
+        "occurrence_id": "j",
+        "due_at": NOW,
+        "run": 1,
+        "queue": "default",
+        "handler": "email.send",
+        "created_at": NOW,
+        "nominal_at": NOW,
+        "idempotency_key": "j",
+        "payload": b"{}",
+    }
+    return Run(**(fields | changes))
+
+
+def answer(value=None, error=None, **changes):
+    spec = Registry().add("email.send", send, max_attempts=3, retry=RetryPolicy(base_ms=1_000))
+    return decide(spec, run_of(**changes), value=value, error=error, now=NOW, random=Half())
+
+
+# -- registration
+
+
+def test_a_handler_is_registered_with_its_settings():
+    registry = Registry()
+    spec = registry.add("email.send", send, max_attempts=7, timeout="30s", retry=RetryPolicy(base_ms=5))
+    assert registry.get("email.send") is spec
+    assert registry.get("other") is None
+    assert (spec.function, spec.asynchronous, spec.whole_payload) == (send, False, False)
+    assert (spec.max_attempts, spec.timeout_ms, spec.retry.base_ms) == (7, 30_000, 5)
+    assert registry.add("plain", send).timeout_ms is None
+    assert registry.names() == ("email.send", "plain")
+
+
+@pytest.mark.parametrize(
+    ("function", "asynchronous"),
+    [(send, False), (send_async, True), (Sender(), True), (functools.partial(send_async), True)],
+    ids=["function", "coroutine function", "instance", "partial"],
+)
+def test_asynchronous_handlers_are_recognised(function, asynchronous):
+    assert Registry().add("a", function).asynchronous is asynchronous
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "function", "options"),
+    [
+        ("handler", "Email", send, {}),
+        ("handler", "nul\0", send, {}),
+        ("handler", "email", lambda: None, {}),
+        ("handler", "email", lambda *, ctx: None, {}),
+        ("handler", "email", 7, {}),
+        ("max_attempts", "email", send, {"max_attempts": 0}),
+        ("timeout", "email", send, {"timeout": "soon"}),
+        ("timeout", "email", send, {"timeout": timedelta(0)}),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_at_registration(field, name, function, options):
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        Registry().add(name, function, **options)
+
+
+def test_a_name_belongs_to_one_function():
+    registry = Registry()
+    registry.add("email", send)
+    assert registry.add("email", send) is registry.get("email")
+    with pytest.raises(InvalidInput, match=r"^handler: 'email' is already registered for .*\.send$"):
+        registry.add("email", send_whole)
+
+
+def test_registries_are_joined():
+    one, other, third = Registry(), Registry(), Registry()
+    one.add("a", send)
+    other.add("b", send)
+    third.add("a", send_whole)
+    one.include(other)
+    assert one.names() == ("a", "b")
+    with pytest.raises(InvalidInput, match="already registered"):
+        one.include(third)
+
+
+# -- calls
+
+
+def test_the_payload_is_passed_by_name():
+    spec = Registry().add("email", send)
+    assert spec.invoke("ctx", {"to": "a@b"}) == ("ctx", "a@b", "hello")
+
+
+def test_no_payload_is_no_argument():
+    assert Registry().add("email", lambda ctx: ctx).invoke("ctx", None) == "ctx"
+
+
+@pytest.mark.parametrize("payload", [{"to": "a@b"}, [1, 2], None])
+def test_a_parameter_named_payload_gets_it_whole(payload):
+    assert Registry().add("email", send_whole).invoke("ctx", payload) == ("ctx", payload)
+
+
+@pytest.mark.parametrize(
+    "payload", [[1, 2], "text", {"subject": "no to"}, {"to": 1, "unknown": 2}, {"ctx": 1}]
+)
+def test_a_payload_that_does_not_fit_fails_as_any_call_does(payload):
+    with pytest.raises(TypeError):
+        Registry().add("email", send).invoke("ctx", payload)
+
+
+# -- decisions
+
+
+def test_success():
+    assert answer() == Succeeded(result=None)
+    assert answer({"sent": 1}) == Succeeded(result=b'{"sent":1}')
+
+
+def test_a_failure_waits_by_the_back_off_and_spends_an_attempt():
+    decision = answer(error=ValueError("no route"), failures=1)
+    assert decision == Retrying(
+        at=NOW + 1_000, failures=2, error=Failure(type="ValueError", message="no route"), spends=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("failures", "limit", "dead"), [(1, None, False), (2, None, True), (2, 4, False), (0, 1, True)]
+)
+def test_the_attempts_are_limited_by_the_job_else_the_handler(failures, limit, dead):
+    for error in (ValueError("no"), Retry(after="1s")):
+        decision = answer(error=error, failures=failures, attempt_limit=limit)
+        assert isinstance(decision, DeadEnd if dead else Retrying)
+        if dead:
+            assert decision == DeadEnd(reason="max_attempts", error=failure_of(error))
+
+
+@pytest.mark.parametrize("how", ["value", "error"])
+def test_verbs_may_be_returned_or_raised(how):
+    assert answer(**{how: Retry(after="10s")}) == Retrying(
+        at=NOW + 10_000, failures=1, error=Failure(type="Retry", message=""), spends=True
+    )
+    assert answer(**{how: Retry("busy")}).at == NOW + 500
+    assert answer(**{how: Cancel("paid")}) == Cancelled(reason="paid")
+    assert answer(**{how: Dead("no address")}) == DeadEnd(
+        reason="dead_by_handler", error=Failure(type="Dead", message="no address")
+    )
+
+
+@pytest.mark.parametrize("how", ["value", "error"])
+def test_a_snooze_spends_no_attempt_however_many_failed(how):
+    assert answer(**{how: Snooze(for_=timedelta(minutes=1))}, failures=99) == Retrying(
+        at=NOW + 60_000, failures=99, error=None, spends=False
+    )
+
+
+def test_no_retry_lies_beyond_the_last_instant():
+    assert answer(error=Snooze(for_="10000w")).at == LATEST
+
+
+def test_a_returned_exception_that_is_no_verb_is_a_result_like_any_other():
+    assert isinstance(answer(ValueError("as data")), Succeeded)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Retry(after="soon"), lambda: Snooze(for_="-1s")], ids=["Retry", "Snooze"]
+)
+def test_a_malformed_duration_is_told_where_it_is_written(make):
+    with pytest.raises(InvalidInput):
+        make()
+
+
+# -- errors and results as data
+
+
+def raised(error, cause=None):
+    try:
+        raise error from cause
+    except Exception as caught:  # noqa: BLE001 - any error is data here
+        return caught
+
+
+def test_a_raised_error_keeps_its_trace():
+    failure = failure_of(raised(KeyError("to")))
+    assert (failure.type, failure.message) == ("KeyError", "'to'")
+    assert "in raised" in failure.trace
+
+
+def test_a_verb_raised_from_an_error_tells_of_that_error():
+    assert failure_of(raised(Retry(after="1s"), ConnectionError("refused"))) == Failure(
+        type="ConnectionError", message="refused"
+    )
+
+
+def test_a_long_error_is_cut():
+    failure = failure_of(raised(ValueError("x" * 100_000)))
+    assert len(failure.message) == 2_000
+    assert len(failure.trace) == 16_000
+    assert failure.trace.endswith("x\n")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def test_an_error_without_a_message_is_an_error_still():
+    assert failure_of(Unprintable()).message == "(its message cannot be shown)"
+
+
+class Hostile(dict):
+    def items(self):
+        raise Unprintable
+
+    def __bool__(self):
+        return True
+
+
+NESTED = []
+NESTED.append(NESTED)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, float("nan"), "\ud800", NESTED, Hostile(a=1), b"bytes"], ids=repr
+)
+def test_a_result_that_is_not_json_is_dropped_and_the_run_is_done(value):
+    result = answer(value).result
+    assert json.loads(result)["result_dropped"].startswith("not JSON: ")
+    assert b"\n" not in result
+
+
+def test_a_result_over_the_limit_is_dropped_and_the_run_is_done():
+    limit = handler.RESULT_LIMIT
+    assert encode_result("x" * (limit - 2)) == b'"' + b"x" * (limit - 2) + b'"'
+    dropped = json.loads(encode_result("x" * (limit - 1)))
+    assert dropped == {"result_dropped": f"{limit + 1} bytes of JSON are more than {limit}"}
+
+
+def test_a_result_is_compact_utf_8():
+    assert encode_result(["ü", {"a": 1}]) == '["ü",{"a":1}]'.encode()
+    assert encode_result(False) == b"false"

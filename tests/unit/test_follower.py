@@ -1,0 +1,325 @@
+"""The read model, folded from what clients, dispatchers and workers write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import InvalidInput, NotFound
+from pipeline.core.ids import anonymous_id
+from pipeline.core.job import AckState, Failure, JobStatus, Owned, Run
+from pipeline.follower import FRESH_MS, Wanted
+from pipeline.ports import Put
+
+T0 = 1_800_000_000_000
+DUE = T0 + 60_000
+
+
+def run_of(n: int = 0, *, due_at: int = DUE, **fields: Any) -> Run:
+    id_ = anonymous_id(due_at, n)
+    values: dict[str, Any] = {
+        "job_id": id_,
+        "occurrence_id": id_,
+        "due_at": due_at,
+        "run": 1,
+        "queue": "default",
+        "handler": "email.send",
+        "created_at": T0,
+        "nominal_at": due_at,
+        "idempotency_key": id_,
+        "payload": b"{}",
+    }
+    return Run(**{**values, **fields})
+
+
+def retry_of(run: Run, due_at: int) -> Run:
+    return replace(run, run=run.run + 1, due_at=due_at, failures=run.failures + 1)
+
+
+# -- one job ------------------------------------------------------------------------------------------------
+
+
+def test_a_pending_job(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    assert store.follower.job(run.job_id) == {
+        "id": run.job_id,
+        "handler": "email.send",
+        "status": "pending",
+        "due_at": "2027-01-15T08:01:00.000Z",
+        "key": None,
+        "queue": "default",
+        "result": None,
+        "runs": [],
+    }
+
+
+def test_a_job_from_firing_to_success(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.clock.advance(60_000)
+    store.fire(run)
+    assert store.follower.job(run.job_id)["status"] == "queued"
+    store.ack(run, AckState.STARTED, started_at=DUE)
+    assert store.follower.job(run.job_id)["status"] == "running"
+    store.clock.advance(500)
+    store.ack(run, AckState.SUCCEEDED, started_at=DUE, result=b'{"sent":1}')
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["result"], view["due_at"]) == (
+        "succeeded",
+        {"sent": 1},
+        "2027-01-15T08:01:00.000Z",
+    )
+    assert view["runs"] == [
+        {
+            "run": 1,
+            "fired_at": "2027-01-15T08:01:00.000Z",
+            "attempts": [
+                {
+                    "attempt": 1,
+                    "worker": "w1",
+                    "token": "1001",
+                    "started_at": "2027-01-15T08:01:00.000Z",
+                    "finished_at": "2027-01-15T08:01:00.500Z",
+                    "outcome": "succeeded",
+                    "error": None,
+                }
+            ],
+        }
+    ]
+
+
+def test_a_job_that_is_retried(store: Any) -> None:
+    run = run_of()
+    retry = retry_of(run, DUE + 5_000)
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.STARTED)
+    store.ack(run, AckState.RETRYING, error=Failure(type="ValueError", message="no"), retry_at=retry.due_at)
+    store.put(retry)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["due_at"]) == ("retrying", "2027-01-15T08:01:05.000Z")
+    assert view["runs"][0]["attempts"][0]["error"] == {"type": "ValueError", "message": "no", "trace": None}
+    store.fire(retry)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["due_at"]) == ("queued", "2027-01-15T08:01:00.000Z")
+    store.ack(retry, AckState.DEAD, error=Failure(type="ValueError", message="no"))
+    view = store.follower.job(run.job_id)
+    assert [run["run"] for run in view["runs"]] == [1, 2]
+    assert view["status"] == "dead"
+
+
+def test_between_the_ack_and_its_retry_the_job_is_retrying(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.RETRYING)
+    assert store.follower.job(run.job_id)["status"] == "retrying"
+
+
+def test_an_attempt_whose_worker_died_is_lost(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.STARTED, attempt=1)
+    store.ack(run, AckState.STARTED, attempt=2)
+    attempts = store.follower.job(run.job_id)["runs"][0]["attempts"]
+    assert [(a["attempt"], a["outcome"], a["finished_at"]) for a in attempts] == [
+        (1, "lost", None),
+        (2, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "order", [(AckState.STARTED, AckState.SUCCEEDED), (AckState.SUCCEEDED, AckState.STARTED)]
+)
+def test_a_terminal_ack_outranks_a_start_whatever_the_order(store: Any, order: tuple[AckState, ...]) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    for state in order:
+        store.ack(run, state)
+    assert store.follower.job(run.job_id)["status"] == "succeeded"
+
+
+def test_a_released_attempt_is_queued_again(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.STARTED)
+    store.ack(run, AckState.RELEASED)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["runs"][0]["attempts"][0]["outcome"]) == ("queued", "released")
+
+
+@pytest.mark.parametrize("end", ["dead", "cancelled"])
+def test_a_job_its_owner_ended(store: Any, end: str) -> None:
+    run = run_of()
+    store.put(run)
+    store.end(run, end)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["handler"], view["runs"]) == (end, "email.send", [])
+
+
+def test_a_duplicate_changes_nothing(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.SUCCEEDED)
+    store.put(run)
+    store.end(run, "duplicate")
+    assert store.follower.job(run.job_id)["status"] == "succeeded"
+
+
+def test_a_fired_job_is_found_after_compaction(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.cluster.partition(store.names.jobs, store.layout.home(run.job_id)).compact()
+    store.ack(run, AckState.SUCCEEDED)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["handler"], view["due_at"]) == (
+        "succeeded",
+        "email.send",
+        "2027-01-15T08:01:00.000Z",
+    )
+
+
+def test_the_tombstone_before_its_run_is_visible(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.end(run, "fired", place="default/1")
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["handler"], view["runs"]) == ("queued", "email.send", [])
+
+
+def test_other_jobs_of_the_partition_stay_out(store: Any) -> None:
+    run = run_of()
+    others = (run_of(n) for n in range(1, 200))
+    neighbour = next(
+        other for other in others if store.layout.home(other.job_id) == store.layout.home(run.job_id)
+    )
+    for each in (run, neighbour):
+        store.put(each)
+        store.fire(each)
+        store.ack(each, AckState.STARTED)
+    store.ack(neighbour, AckState.SUCCEEDED)
+    view = store.follower.job(run.job_id)
+    assert view["status"] == "running"
+    assert [len(each["attempts"]) for each in view["runs"]] == [1]
+
+
+@pytest.mark.parametrize("id_", ["", "nonsense", "j123", "j" + "0" * 25 + "u", "s:"])
+def test_a_malformed_id(store: Any, id_: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        store.follower.job(id_)
+    assert caught.value.field == "id"
+
+
+def test_an_unknown_id(store: Any) -> None:
+    with pytest.raises(NotFound):
+        store.follower.job(anonymous_id(DUE, 7))
+
+
+# -- many jobs ----------------------------------------------------------------------------------------------
+
+
+def ids(views: Any) -> list[str]:
+    return [view["id"] for view in views]
+
+
+def test_a_list_holds_what_has_a_run_to_come(store: Any) -> None:
+    pending, retried, fired = run_of(1), run_of(2), run_of(3)
+    for run in (pending, retried, fired):
+        store.put(run)
+    for run in (retried, fired):
+        store.fire(run)
+    store.put(retry_of(retried, DUE + 1))
+    assert {view["id"]: view["status"] for view in store.follower.jobs(Wanted())} == {
+        pending.job_id: "pending",
+        retried.job_id: "retrying",
+    }
+
+
+def test_a_list_is_filtered(store: Any) -> None:
+    one = run_of(1, handler="a", labels={"customer": "7", "kind": "x"})
+    two = run_of(2, handler="b", labels={"customer": "8"}, due_at=DUE + 1_000)
+    for run in (one, two):
+        store.put(run)
+    for wanted, found in (
+        (Wanted(handler="a"), [one]),
+        (Wanted(labels={"customer": "7"}), [one]),
+        (Wanted(labels={"customer": "7", "kind": "y"}), []),
+        (Wanted(due_from=DUE + 1_000), [two]),
+        (Wanted(due_to=DUE + 1_000), [one]),
+        (Wanted(status=JobStatus.PENDING, handler="b"), [two]),
+        (Wanted(status=JobStatus.RETRYING), []),
+    ):
+        assert ids(store.follower.jobs(wanted)) == [run.job_id for run in found]
+
+
+def test_a_job_that_no_longer_matches_leaves_the_list(store: Any) -> None:
+    run = run_of(labels={"a": "1"})
+    store.put(run)
+    store.put(replace(run, labels={}))
+    assert ids(store.follower.jobs(Wanted(labels={"a": "1"}))) == []
+
+
+def test_a_limit_gives_the_first_due_of_all_partitions(store: Any) -> None:
+    runs = [run_of(n, due_at=DUE + 60_000 * n) for n in reversed(range(40))]
+    for run in runs:
+        store.put(run)
+    first = sorted(runs, key=lambda run: run.due_at)[:5]
+    assert ids(store.follower.jobs(Wanted(), limit=5)) == [run.job_id for run in first]
+    assert len(ids(store.follower.jobs(Wanted()))) == 40
+
+
+def test_what_nobody_can_read_is_not_listed_but_owed(store: Any) -> None:
+    run = run_of()
+    home = store.layout.home(run.job_id)
+    store.cluster.append(Put(store.names.jobs, home, b"j/" + run.job_id.encode(), b"rubbish"))
+    assert list(store.follower.jobs(Wanted())) == []
+    assert store.follower.backlog(home) == (1, 0)
+
+
+def test_a_backlog_counts_what_is_owed(store: Any) -> None:
+    run = run_of()
+    home = store.layout.home(run.job_id)
+    assert store.follower.backlog(home) == (0, None)
+    store.put(run)
+    assert store.follower.backlog(home) == (1, DUE)
+    store.fire(run)
+    assert store.follower.backlog(home) == (0, None)
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+def processes(store: Any) -> list[tuple[str, tuple[str, ...]]]:
+    seen = store.follower.processes(store.clock.now())
+    return [(each.heartbeat.process, each.heartbeat.queues) for each in seen]
+
+
+def test_a_process_is_shown_while_its_heartbeat_is_fresh(store: Any) -> None:
+    store.beat("d1", role="dispatcher", owned=(Owned(topic="t", partition=1, state="running"),))
+    assert processes(store) == [("d1", ())]
+    store.clock.advance(FRESH_MS)
+    assert processes(store) == [("d1", ())]
+    store.clock.advance(1)
+    assert processes(store) == []
+
+
+def test_a_worker_beats_for_each_of_its_queues(store: Any) -> None:
+    for queue in ("b", "a", "b"):
+        store.beat("w1", queues=(queue,))
+    assert processes(store) == [("w1", ("a",)), ("w1", ("b",))]
+    store.leave("w1")
+    assert processes(store) == []
+
+
+def test_probes_of_the_clock_are_no_processes(store: Any) -> None:
+    store.cluster.append(Put(store.names.fleet, 1, b"probe", None))
+    store.cluster.append(Put(store.names.fleet, 1, b"probe", b"\x00"))
+    assert processes(store) == []
