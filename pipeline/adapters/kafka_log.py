@@ -143,15 +143,12 @@ class KafkaGroupLog:
         for partition, offset in list(self._waiting.items()):
             self.start(partition, offset)
         try:
-            records = self._sift(take(self._consumer, limit, timeout_ms / 1000))
+            return self._sift(take(self._consumer, limit, timeout_ms / 1000))
         except CALLBACK_ERRORS as error:
             raise RebuildClients(str(error.__cause__ or error)) from error
-        if not records:
-            self._raise_problem()
-        return records
 
     def _raise_problem(self) -> None:
-        """Never with records in hand: they would be lost, and with them jobs."""
+        """Before anything is taken: raised with records in hand, they would be lost, and with them jobs."""
         if self._problems:
             raise self._problems.pop(0)
 

@@ -51,6 +51,10 @@ class MemoryRecord:
     def __len__(self) -> int:
         return len(self._value or b"")
 
+    @property
+    def committed(self) -> bool:
+        return self.transaction is None or self.transaction.outcome is Outcome.COMMITTED
+
     def topic(self) -> str:
         return self._topic
 
@@ -114,9 +118,7 @@ class MemoryPartition:
         while offset < stop and len(records) < limit:
             record = self.entries[offset]
             offset += 1
-            if record is None:
-                continue
-            if record.transaction is None or record.transaction.outcome is Outcome.COMMITTED:
+            if record is not None and record.committed:
                 records.append(record)
         return records, offset
 
@@ -126,14 +128,11 @@ class MemoryPartition:
         seen: set[bytes] = set()
         for offset in range(self._cleanable(before) - 1, -1, -1):
             record = self.entries[offset]
-            if record is None:
+            if record is None or not record.committed:
                 continue
-            aborted = record.transaction is not None and record.transaction.outcome is Outcome.ABORTED
-            obsolete = record.key() in seen or (drop_tombstones and record.value() is None)
-            if not aborted:
-                seen.add(record.key())
-            if aborted or obsolete:
+            if record.key() in seen or (drop_tombstones and record.value() is None):
                 self.entries[offset] = None
+            seen.add(record.key())
 
     def _cleanable(self, before: int | None) -> int:
         young = (

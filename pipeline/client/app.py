@@ -122,7 +122,8 @@ class Dueline:
         """
         from pipeline.client.bulk import schedule_all
 
-        return schedule_all(self._connected(), jobs)
+        # A generator of this object's own, so that it lives as long as its jobs are wanted.
+        yield from schedule_all(self._connected(), jobs)
 
     # -- reading and changing jobs --------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Dueline:
         """Names of the handlers that a live worker runs now. Raises StoreUnreachable."""
         connection = self._connected()
         with connection.reading() as finder:
-            return finder.live_handlers(connection.parts.clock.now())
+            return finder.live_handlers(connection.clock.now())
 
     def cancel(self, job_id: str) -> NoReturn:
         """Not yet: InvalidInput."""

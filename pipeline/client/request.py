@@ -126,20 +126,16 @@ def check(request: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _due_at(at: object, in_: object, now: int) -> int:
-    match at, in_:
-        case None, None:
-            raise InvalidInput("at", "missing: say when it is due")
-        case None, _:
-            due_at = now + parse_duration("in_", in_)
-            if due_at > LATEST:
-                raise InvalidInput("in_", f"{in_!r} from now is after 2200")
-            return due_at
-        case datetime(), None:
-            return instant_of("at", at)
-        case _, None:
-            return parse_instant("at", at)
-        case _:
+    if at is not None:
+        if in_ is not None:
             raise InvalidInput("at", "excludes in_: give one of them")
+        return instant_of("at", at) if isinstance(at, datetime) else parse_instant("at", at)
+    if in_ is None:
+        raise InvalidInput("at", "missing: say when it is due")
+    due_at = now + parse_duration("in_", in_)
+    if due_at > LATEST:
+        raise InvalidInput("in_", f"{in_!r} from now is after 2200")
+    return due_at
 
 
 def _name(field: str, value: object, check: Callable[[str], str]) -> str:

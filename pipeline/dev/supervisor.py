@@ -20,6 +20,8 @@ from typing import IO, Protocol
 from pipeline.dev.process import describe_exit, spawn, sweep
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEAT_S = 0.5
+"""A second signal within this is the first one again: `uv run` and `timeout` repeat what the terminal sent."""
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 10.0
 STEADY_S = 10.0
@@ -94,6 +96,7 @@ class Supervisor:
         self._printer = printer
         self._selector = selectors.DefaultSelector()
         self._stop_requests = 0
+        self._asked_at = -REPEAT_S
         self._refused = False
         self._stopping = False
 
@@ -140,12 +143,19 @@ class Supervisor:
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 numbers = key.fileobj.recv(CHUNK)  # type: ignore[union-attr]  # the socket of `_signals`
-                self._stop_requests += sum(number in STOP_SIGNALS for number in numbers)
+                if any(number in STOP_SIGNALS for number in numbers):
+                    self._stop_requested()
             else:
                 self._read(key.fileobj, key.data)  # type: ignore[arg-type]  # a pipe of a child
         for child in self._children:
             self._reap(child)
             self._restart_if_time(child)
+
+    def _stop_requested(self) -> None:
+        now = time.monotonic()
+        if now - self._asked_at >= REPEAT_S:
+            self._stop_requests += 1
+            self._asked_at = now
 
     def _next_restart(self) -> float | None:
         return min((c.restart_at for c in self._children if c.restart_at is not None), default=None)

@@ -146,8 +146,8 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
             os.kill(first.pid(role), signal.SIGKILL)
             first.until(rf"^dueline: {role} died \(SIGKILL\)")
             first.until(rf"^dueline: {role} restarted")
-        eventually(lambda: running_dev_store(state) == address, 20)
-        assert echoed(shell) == "hello"
+        eventually(lambda: running_dev_store(state) == address, 60)
+        assert echoed(shell) == {"text": "hello"}
 
         first.process.send_signal(signal.SIGTERM)
         assert first.rest() == 0
@@ -161,7 +161,7 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
 def echoed(shell: dict[str, str]) -> Any:
     """The result of a job that went all the way, found through the running store alone."""
     clean = {name: value for name, value in shell.items() if "KAFKA" not in name}
-    created = run(clean, "job", "create", "demo.echo", "--payload", '"hello"', "--now", "--json")
+    created = run(clean, "job", "create", "demo.echo", "--payload", '{"text": "hello"}', "--now", "--json")
     assert created.returncode == 0, created.stderr
     id_ = json.loads(created.stdout)["id"]
     while True:  # the test's time-out is the deadline

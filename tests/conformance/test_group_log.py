@@ -202,13 +202,16 @@ def test_a_partition_that_was_given_up_is_not_delivered_nor_started(world: Any, 
 
 
 def test_leaving_politely_hands_over_at_once(world: Any, listener: Any) -> None:
-    two = listener()
-    a = world.joined(world.log())
+    """Whoever closes is not told what it knows; the other gets it without waiting for a session to end."""
+    one, two = listener(), listener()
+    a = world.joined(world.log(one))
     b = world.log(two, ids=("b",))
     world.eventually(lambda: world.owned(a) == world.owned(b) == 2, a, b)
+    told = list(one.told)
     a.close()
     world.opened.remove(a)
     world.joined(b)
+    assert one.told == told
     assert all(what == "assigned" for what, _ in two.told)
 
 
@@ -486,6 +489,7 @@ def test_memory_compaction_keeps_the_last_of_each_key_and_the_offsets(memory: An
     memory.append(
         memory.put(0, "a"), memory.put(0, "b"), memory.put(0, "a", b"new"), memory.put(0, "b", None)
     )
+    abort(memory, memory.joined(memory.log()), memory.put(0, "a", b"aborted"))
     partition = memory.cluster.partition(memory.topic, 0)
     partition.compact()
     assert [(r.offset(), r.value()) for r in memory.reader().read(memory.topic, 0)] == [
@@ -494,4 +498,4 @@ def test_memory_compaction_keeps_the_last_of_each_key_and_the_offsets(memory: An
     ]
     partition.compact(drop_tombstones=True)
     assert memory.values(0) == [b"new"]
-    assert partition.end == 4
+    assert partition.end == 6

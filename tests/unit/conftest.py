@@ -64,6 +64,7 @@ class FakeAppender:
 
     def close(self) -> None:
         self.closed = True
+        self.refused = RuntimeError("closed")
 
 
 class Store:

@@ -11,17 +11,21 @@ from typing import Any, get_type_hints
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import codec
+from pipeline.codec.compiler import compile_reader
 from pipeline.codec.registry import FRAME
+from pipeline.codec.wire import Malformed
 from pipeline.core.errors import InvalidInput, Refused, Undecodable, UnknownFingerprint
 from pipeline.core.job import Ack, AckState, Event, Failure, Heartbeat, Highest, Run, Takeover
 from pipeline.core.layout import Layout
 
 CODECS = {c.name: c for c in vars(codec).values() if isinstance(c, codec.Codec)}
 VECTORS = json.loads(codec.schema_dir().joinpath("vectors", "codec.json").read_text("utf-8"))
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is slow, not wrong."""
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.just("x" * 200)
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)
@@ -114,7 +118,7 @@ every_type = pytest.mark.parametrize("name", CODECS)
 
 
 @every_type
-@settings(max_examples=25)
+@settings(CALM, max_examples=25)
 @given(data=st.data())
 def test_what_is_written_is_read_back_here_and_by_fastavro(name: str, data: st.DataObject) -> None:
     value = data.draw(values(CODECS[name].schema))
@@ -129,7 +133,7 @@ def test_what_is_written_is_read_back_here_and_by_fastavro(name: str, data: st.D
 
 
 @every_type
-@settings(max_examples=25)
+@settings(CALM, max_examples=25)
 @given(data=st.data())
 def test_hostile_bytes_are_refused_or_mean_what_they_say(name: str, data: st.DataObject) -> None:
     encoded = CODECS[name].encode(data.draw(values(CODECS[name].schema)))
@@ -146,7 +150,7 @@ def test_hostile_bytes_are_refused_or_mean_what_they_say(name: str, data: st.Dat
 
 
 @every_type
-@settings(max_examples=50)
+@settings(CALM, max_examples=50)
 @given(noise=st.binary(max_size=80))
 def test_noise_behind_a_frame_is_refused_or_means_what_it_says(name: str, noise: bytes) -> None:
     framed = CODECS[name]._frame + noise
@@ -161,7 +165,7 @@ def head_of(run: Run) -> tuple[Any, ...]:
     return tuple(getattr(run, name) for name in codec.RunHead._fields)
 
 
-@settings(max_examples=50)
+@settings(CALM, max_examples=50)
 @given(data=st.data())
 def test_peek_sees_what_decode_sees_and_refuses_only_what_decode_refuses(data: st.DataObject) -> None:
     run = data.draw(values(codec.RUN.schema))
@@ -224,6 +228,35 @@ def test_a_run_is_no_ack() -> None:
     with pytest.raises(Undecodable, match=r"a dueline\.Run where a dueline\.Ack is expected") as refused:
         codec.ACK.decode(bytes.fromhex(run))
     assert not isinstance(refused.value, UnknownFingerprint)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "told"),
+    [
+        ("long", b"\x80" * 9 + b"\x02", "more than 64 bits"),
+        ("long", b"\x80" * 9 + b"\x00", "over-long"),
+        ("int", b"\x81\x80\x80\x80\x10", "more than 32 bits"),
+        ("bytes", b"\x01ab", "negative length"),
+        ("string", b"\x01ab", "negative length"),
+        ("string", b"\x81\x01" + b"x" * 99, "negative length"),
+        ({"type": "map", "values": "int"}, b"\x02\x01aa\x00\x00", "negative length"),
+        (["null", "string"], b"\x01\x02a", "no such branch"),
+        (["null", "string"], b"\x03", "no such branch"),
+        (["null", "string"], b"\x04\x02a", "no such branch"),
+        (["null", "string"], b"\x82\x00\x02a", "no such branch"),
+    ],
+)
+def test_malformed_parts_are_told_apart(schema: Any, data: bytes, told: str) -> None:
+    field = {"name": "x", "type": schema}
+    read = compile_reader(fastavro.parse_schema({"type": "record", "name": "X", "fields": [field]}), {})
+    with pytest.raises(Malformed, match=told):
+        read(data, 0)
+
+
+@pytest.mark.parametrize("value", [0, -1, 63, 64, -64, -65, 2**31, 1_800_000_000_000, 2**63 - 1, -(2**63)])
+def test_longs_at_their_edges(value: int) -> None:
+    event = Event(id="e", kind="k", at=value)
+    assert codec.EVENT.decode(codec.EVENT.encode(event)) == event
 
 
 def test_blocks_with_and_without_their_size_are_read() -> None:

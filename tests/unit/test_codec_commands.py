@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import codec
@@ -62,6 +62,7 @@ def test_any_json_value_is_a_payload(payload: Any) -> None:
     assert json.loads(encoded) == payload
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(payload=PAYLOADS)
 def test_a_payload_arrives_as_it_was_given(payload: Any) -> None:
     assert json.loads(given_as(payload=payload).payload or b"") == payload
@@ -173,6 +174,7 @@ def test_a_payload_may_not_be_deeper_than_64_levels_with_its_command(levels: int
         given_as(payload=nested(levels))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     noise=st.binary(max_size=60)
     | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))

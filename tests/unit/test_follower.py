@@ -171,6 +171,11 @@ def test_a_duplicate_changes_nothing(store: Any) -> None:
     store.put(run)
     store.end(run, "duplicate")
     assert store.follower.job(run.job_id)["status"] == "succeeded"
+    other = run_of(1)
+    store.put(other)
+    store.end(other, "cancelled")
+    store.end(other, "duplicate")
+    assert store.follower.job(other.job_id)["status"] == "cancelled"
 
 
 def test_a_fired_job_is_found_after_compaction(store: Any) -> None:

@@ -23,7 +23,7 @@ from pipeline.ports import Reader
 APP = "pipeline.dev.demo.handlers:app"
 WORKERS = ("worker 1", "worker 2")
 READY_TIMEOUT_S = 30.0
-POLL_S = 0.1
+POLL_S = 0.2
 STOP_TIMEOUT_S = 8.0
 LAST_LINES = 5
 
@@ -42,8 +42,8 @@ class Cast:
         for name in WORKERS:
             self._spawn(name, "worker", "--app", APP)
 
-    def pid(self, name: str) -> int:
-        return self._children[name].pid
+    def __str__(self) -> str:
+        return ", ".join(f"{name} (pid {child.pid})" for name, child in self._children.items())
 
     def name_of(self, pid: int) -> str:
         """DuelineError if that process is none of ours."""

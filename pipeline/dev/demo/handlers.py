@@ -17,10 +17,11 @@ from typing import Any
 
 from pipeline import Context, Dueline
 from pipeline.core.errors import InvalidInput
-from pipeline.dev.demo.inputs import DUNNING, NIGHT_JOB
+from pipeline.dev.demo.mail import reminder, send
 from pipeline.dev.demo.mailbox import Mailbox
-from pipeline.dev.demo.smtp import reminder, send
 
+DUNNING = "dunning.mail"
+NIGHT_JOB = "night.job"
 STAGE_VARIABLE = "DUELINE_DEMO_STAGE"
 WAIT_FOR_DEATH_S = 20.0
 
@@ -50,13 +51,18 @@ def stage() -> Stage:
     return Stage(**json.loads(Path(path).read_text("utf-8")))
 
 
+@cache
+def mailbox() -> Mailbox:
+    """This process's connection to the notification store, as long as it lives."""
+    return Mailbox(Path(stage().mailbox))
+
+
 @app.job(DUNNING, max_attempts=5, timeout="60s")
 def dunning_mail(ctx: Context, payload: dict[str, Any]) -> dict[str, str]:
     """Send the reminder of one invoice, unless its key was used. The result says which of the two it was."""
     here, key = stage(), ctx.idempotency_key
-    mailbox = Mailbox(Path(here.mailbox))
-    if mailbox.known(key):
-        mailbox.note_stopped(key, ctx.token)
+    if mailbox().known(key):
+        mailbox().note_stopped(key, ctx.token)
         return {"mail": "stopped", "by": "lookup"}
     if not send(here.smtp_port, reminder(payload, idempotency_key=key, token=ctx.token)):
         return {"mail": "stopped", "by": "server"}

@@ -14,9 +14,8 @@ from croniter import CroniterError, croniter
 
 import pipeline
 from pipeline.core.errors import InvalidInput
+from pipeline.dev.demo.handlers import DUNNING, NIGHT_JOB
 
-DUNNING = "dunning.mail"
-NIGHT_JOB = "night.job"
 FIELDS = ("customer", "email", "amount", "currency", "due_local", "zone")
 MOST_OCCURRENCES = 1_000
 """Of one crontab line in one night: more is a typing error, not a night job."""

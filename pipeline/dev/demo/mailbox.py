@@ -9,8 +9,9 @@ the same mail, one is refused however they interleave.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -56,15 +57,21 @@ class Stopped(NamedTuple):
 
 
 class Mailbox:
-    """Safe from any thread and process: a connection lives for one call. sqlite3.OperationalError if the file
-    is locked for TIMEOUT_S."""
+    """One connection, safe from any thread; other processes have theirs. sqlite3.OperationalError if the file
+    stays locked for TIMEOUT_S. It is kept open because closing the last one cleans up the log, which takes
+    milliseconds.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, check_same_thread=False)
+        if create:
+            self._connection.executescript(_SCHEMA)
+        # Survives the death of any process, which is what is tried here; not the machine's.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
 
-    def create(self) -> None:
-        with closing(sqlite3.connect(self._path)) as connection:
-            connection.executescript(_SCHEMA)
+    def close(self) -> None:
+        self._connection.close()
 
     def known(self, idempotency_key: str) -> bool:
         """Whether a mail with this key was accepted."""
@@ -110,9 +117,7 @@ class Mailbox:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=TIMEOUT_S)) as connection, connection:
-            # Survives the death of any process, which is what is tried here; not the machine's.
-            connection.execute("PRAGMA synchronous = NORMAL")
+        with self._lock, self._connection as connection:
             yield connection
 
 

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,10 +18,9 @@ from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
 from pipeline.config import Settings
 from pipeline.core.times import format_instant
 from pipeline.dev.demo import store as stores
-from pipeline.dev.demo.cast import WORKERS, Cast
+from pipeline.dev.demo.cast import Cast
 from pipeline.dev.demo.evidence import read_topics
-from pipeline.dev.demo.handlers import Stage
-from pipeline.dev.demo.inputs import DUNNING
+from pipeline.dev.demo.handlers import DUNNING, Stage
 from pipeline.dev.demo.mailbox import Mailbox
 from pipeline.dev.demo.report import Kill, Observed, report
 from pipeline.dev.demo.screen import Counts, Screen
@@ -30,8 +29,8 @@ from pipeline.dev.demo.smtp import MailServer
 from pipeline.dev.demo.watch import Tally, store_ahead_ms, wall_ms, watches
 
 PATIENCE_MS = 30_000
-"""After the end of the night, for whatever is still not done."""
-TICK_S = 0.05
+"""Since anything last succeeded: more than a takeover takes, even with a transaction left open."""
+TICK_S = 0.1
 
 
 def play(script: Script, *, told: str | None, keep: bool, screen: Screen) -> dict[str, Any]:
@@ -70,8 +69,7 @@ class Stagehand:
         self._screen = screen
         self._stack = stack
         self._signal_file = directory / "mail_sent"
-        self._mailbox = Mailbox(directory / "mailbox.sqlite")
-        self._mailbox.create()
+        self._mailbox = stack.enter_context(closing(Mailbox(directory / "mailbox.sqlite", create=True)))
         server = stack.enter_context(MailServer(self._mailbox))
         Stage(
             smtp_port=server.port,
@@ -85,17 +83,14 @@ class Stagehand:
 
     def run(self) -> dict[str, Any]:
         """Start the processes, play the night, read everything back."""
-        reader, ahead = self._connected()
         self._cast.start()
-        self._cast.wait_until_ready(reader, load_layout(self._settings))
-        self._screen.tell(
-            f"ready: dispatcher (pid {self._cast.pid('dispatcher')}), "
-            + ", ".join(f"{name} (pid {self._cast.pid(name)})" for name in WORKERS)
-        )
+        reader, ahead = self._connected()
         tally = Tally(ahead)
         with ExitStack() as watching:
             for watch in watches(self._settings, reader, tally):
                 watching.enter_context(watch)
+            self._cast.wait_until_ready(reader, load_layout(self._settings))
+            self._screen.tell(f"ready: {self._cast}")
             self._pass_the_night(self._schedule(ahead), ahead, tally)
         self._cast.stop()
         self._screen.tell("the night is over; reading back the topics and the mail store")
@@ -129,20 +124,29 @@ class Stagehand:
         return opening
 
     def _pass_the_night(self, opening: int, ahead: int, tally: Tally) -> None:
-        """Until every job has succeeded, or nothing more can be expected."""
-        dues = sorted(self._script.night.compressed(job.due, opening, NIGHT_MS) for job in self._script.jobs)
-        mails = sum(job.handler == DUNNING for job in self._script.jobs)
-        deadline = opening + NIGHT_MS + PATIENCE_MS
-        while (now := wall_ms()) < deadline:
+        """Until every job has succeeded, or none has for PATIENCE_MS."""
+        dues = [self._script.night.compressed(job.due, opening, NIGHT_MS) for job in self._script.jobs]
+        succeeded, since = 0, opening + NIGHT_MS
+        while (now := wall_ms()) < since + PATIENCE_MS:
             if self._kill is None and self._signal_file.exists():
                 self._kill_sender(opening, ahead)
             self._cast.check()
-            due = sum(instant <= now for instant in dues)
-            sent = self._mailbox.count()
-            self._screen.show(Counts(len(dues), mails, due, len(tally.lateness), len(tally.started), sent))
-            if len(tally.succeeded) >= len(dues):
+            self._screen.show(self._counts(sum(due <= now for due in dues), tally))
+            if len(tally.succeeded) > succeeded:
+                succeeded, since = len(tally.succeeded), max(since, now)
+            if succeeded >= len(dues):
                 return
             time.sleep(TICK_S)
+
+    def _counts(self, due: int, tally: Tally) -> Counts:
+        return Counts(
+            jobs=len(self._script.jobs),
+            mails=sum(job.handler == DUNNING for job in self._script.jobs),
+            due=due,
+            fired=len(tally.lateness),
+            started=len(tally.started),
+            sent=self._mailbox.count(),
+        )
 
     def _kill_sender(self, opening: int, ahead: int) -> None:
         """The worker that has sent the victim's mail and not acked it."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from pipeline.core.job import AckState
 from pipeline.core.times import format_instant
 from pipeline.dev.demo.evidence import Emission, End, Evidence, Start
-from pipeline.dev.demo.inputs import DUNNING, Planned
+from pipeline.dev.demo.handlers import DUNNING
+from pipeline.dev.demo.inputs import Planned
 
 NAMED = 3
 """Culprits that a broken promise names."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.times import aware
+from pipeline.dev.demo.handlers import DUNNING
 from pipeline.dev.demo.inputs import (
-    DUNNING,
     Night,
     Planned,
     examples,

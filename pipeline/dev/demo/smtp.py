@@ -1,29 +1,19 @@
-"""A real SMTP server on loopback in front of the notification store, and the client that sends a reminder."""
+"""A real SMTP server on loopback, in front of the notification store."""
 
 from __future__ import annotations
 
 import asyncio
-import smtplib
 import threading
-from email import message_from_bytes, policy
-from email.message import EmailMessage
+from email import message_from_bytes
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from pipeline.core.errors import DuelineError
+from pipeline.dev.demo.mail import DUPLICATE, HOST, INVOICE_HEADER, KEY_HEADER, NAME, TOKEN_HEADER
 from pipeline.dev.demo.mailbox import Mail, Mailbox
 
-HOST = "127.0.0.1"
-NAME = "mail.example.com"
-SENDER = "billing@example.com"
-KEY_HEADER = "Idempotency-Key"
-TOKEN_HEADER = "Dueline-Token"  # noqa: S105 -- a fencing token is no secret
-INVOICE_HEADER = "Invoice"
-DUPLICATE = 554
-"""RFC 5321 §4.2.2, transaction failed: our server's answer to a known key, and to nothing else."""
-SEND_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 10.0
 
 
@@ -35,7 +25,7 @@ class _Door:
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:
         content = envelope.original_content or b""
-        message = message_from_bytes(content, policy=policy.default)
+        message = message_from_bytes(content)  # headers as text: what is asked of them needs no more
         try:
             mail = Mail(
                 idempotency_key=str(message[KEY_HEADER] or ""),
@@ -94,37 +84,3 @@ class MailServer:
 
     def _protocol(self) -> SMTP:
         return SMTP(self._door, hostname=NAME, ident="dueline demo", loop=self._loop)
-
-
-def send(port: int, message: EmailMessage) -> bool:
-    """Hand `message` to the server; False if it has accepted one with this key before.
-
-    Raises smtplib.SMTPException or OSError when it could not be handed over.
-    """
-    try:
-        # A name for EHLO is given because looking up our own can wait for a name server.
-        with smtplib.SMTP(HOST, port, local_hostname=NAME, timeout=SEND_TIMEOUT_S) as client:
-            client.send_message(message)
-    except smtplib.SMTPDataError as refusal:
-        if refusal.smtp_code == DUPLICATE:
-            return False
-        raise
-    return True
-
-
-def reminder(invoice: dict[str, Any], *, idempotency_key: str, token: int) -> EmailMessage:
-    """The mail for one invoice; what it is made unique by stands in its headers."""
-    message = EmailMessage(policy=policy.SMTP)
-    message["From"] = SENDER
-    message["To"] = invoice["email"]
-    message["Subject"] = f"Reminder: invoice {invoice['invoice']} is unpaid"
-    message[KEY_HEADER] = idempotency_key
-    message[TOKEN_HEADER] = str(token)
-    message[INVOICE_HEADER] = str(invoice["invoice"])
-    message.set_content(
-        f"Dear {invoice['customer']},\n\n"
-        f"invoice {invoice['invoice']} over {invoice['amount']} {invoice['currency']} is not paid yet.\n"
-        "If you have paid it in the meantime, please disregard this mail.\n\n"
-        f"Scheduled for {invoice['due_local']} {invoice['zone']}.\n"
-    )
-    return message

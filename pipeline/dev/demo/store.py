@@ -11,6 +11,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from pipeline.adapters.kafka_admin import topic_admin
 from pipeline.config import Settings, load_settings, running_dev_store
 from pipeline.core.errors import InvalidInput
 from pipeline.dev import jars
@@ -47,6 +48,7 @@ def opened(told: str | None, directory: Path, screen: Screen, *, keep: bool) -> 
     if found is not None:
         store = _store("external" if told else "running", found, directory, shell if told else None)
         screen.tell(f"store: {'the Kafka you named' if told else 'the Kafka of `dueline dev`'}, at {found}")
+        topic_admin(store.settings).cluster_id()  # a store that cannot be reached needs no tidying up
         try:
             yield store
         finally:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from pipeline import codec
+from pipeline.adapters import kafka_settings
 from pipeline.config import Settings
 from pipeline.core.errors import StoreUnreachable
 from pipeline.core.job import AckState
@@ -58,13 +59,13 @@ class Watch:
     def __init__(
         self, settings: Settings, topic: str, partitions: int, seen: Callable[[Any, int], None]
     ) -> None:
-        config = {
-            **settings.client_config(),
+        own = {
             "group.id": f"{settings.prefix}.watch",  # the client wants one; nothing joins it
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
         }
+        config = kafka_settings.settings(settings.require_bootstrap(), settings.kafka, own)
         self._consumer = Consumer(config)
         self._topic, self._partitions = topic, partitions
         self._seen = seen

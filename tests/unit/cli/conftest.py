@@ -30,12 +30,9 @@ class Ran(NamedTuple):
 
     def lines(self, schema: str) -> list[Any]:
         answers = [json.loads(line) for line in self.out.splitlines()]
+        validator = jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{schema}.json").read_text()))
         for answer in answers:
-            jsonschema.validate(
-                answer,
-                json.loads((SCHEMAS / f"{schema}.json").read_text()),
-                cls=jsonschema.Draft202012Validator,
-            )
+            validator.validate(answer)
         return answers
 
 

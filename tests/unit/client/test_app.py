@@ -158,6 +158,14 @@ def test_a_dropped_client_is_closed(store: Any) -> None:
     assert store.appenders[0].closed
 
 
+def test_a_client_lives_as_long_as_its_iterator(store: Any) -> None:
+    jobs = ({"handler": "h", "in_": 1} for _ in range(3_000))
+    refs = Dueline(connect=store.connect).schedule_many(jobs)
+    assert len(list(refs)) == 3_000
+    del refs
+    assert store.appenders[0].closed
+
+
 def test_the_child_of_a_fork_makes_its_own_client(store: Any, app: Any) -> None:
     app.schedule("h", in_="1s")
     if (child := os.fork()) == 0:

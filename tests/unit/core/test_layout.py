@@ -106,6 +106,11 @@ def test_the_obvious_skew_puts_a_whole_bucket_on_one_of_seven():
     assert unevenness((0, 1, 2, 3), 6, list(assignments(24)))[0] == 3
 
 
+def test_an_idle_owner_is_as_uneven_as_a_busy_one():
+    """Eight partitions on owners 4, 4, 0: one over the even 3, two under the even 2."""
+    assert unevenness((0,) * 8, 1, [(3, [0, 1] * 4)]) == (2, 32)
+
+
 @pytest.mark.parametrize(("shards", "ring"), [*SIZES, (8, 6)])
 def test_the_search_leaves_every_bucket_within_one_of_even(shards, ring):
     skew = search_skew(shards, ring)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InvalidInput
+from pipeline.dev.demo.handlers import DUNNING, NIGHT_JOB
 from pipeline.dev.demo.inputs import (
-    DUNNING,
-    NIGHT_JOB,
     Night,
     examples,
     night_of,

@@ -6,6 +6,7 @@ import logging
 import smtplib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 from pipeline import Context
 from pipeline.dev.demo import handlers
+from pipeline.dev.demo.mail import HOST, reminder, send
 from pipeline.dev.demo.mailbox import Mail, Mailbox, Stopped, Stored
-from pipeline.dev.demo.smtp import HOST, MailServer, reminder, send
+from pipeline.dev.demo.smtp import MailServer
 
 INVOICE = {
     "invoice": 55,
@@ -31,10 +33,9 @@ KEY = "dunning_invoice_55"
 
 
 @pytest.fixture
-def mailbox(tmp_path: Path) -> Mailbox:
-    box = Mailbox(tmp_path / "mailbox.sqlite")
-    box.create()
-    return box
+def mailbox(tmp_path: Path) -> Iterator[Mailbox]:
+    with closing(Mailbox(tmp_path / "mailbox.sqlite", create=True)) as box:
+        yield box
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def server(mailbox: Mailbox) -> Iterator[MailServer]:
 
 
 @pytest.fixture
-def stage(mailbox: Mailbox, server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stage(
+    mailbox: Mailbox, server: MailServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A worker process's stage, without a victim. The result is the signal file."""
     signal_file = tmp_path / "mail_sent"
     handlers.Stage(
@@ -55,7 +58,9 @@ def stage(mailbox: Mailbox, server: MailServer, tmp_path: Path, monkeypatch: pyt
     ).publish(tmp_path / "stage.json")
     monkeypatch.setenv(handlers.STAGE_VARIABLE, str(tmp_path / "stage.json"))
     handlers.stage.cache_clear()
-    return signal_file
+    handlers.mailbox.cache_clear()
+    yield signal_file
+    handlers.mailbox().close()
 
 
 def mail(token: int, key: str = KEY) -> Mail:

@@ -14,7 +14,8 @@ import pytest
 
 from pipeline.core.job import AckState
 from pipeline.dev.demo.evidence import Emission, End, Evidence, Start
-from pipeline.dev.demo.inputs import DUNNING, NIGHT_JOB, Planned
+from pipeline.dev.demo.handlers import DUNNING, NIGHT_JOB
+from pipeline.dev.demo.inputs import Planned
 from pipeline.dev.demo.mailbox import Stopped, Stored
 from pipeline.dev.demo.report import Kill, Observed, report
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from pipeline.cli.demo import _text
 from pipeline.dev.demo import screen as screens
-from pipeline.dev.demo.screen import Bars, Counts, Lines, screen
+from pipeline.dev.demo.bars import Bars
+from pipeline.dev.demo.screen import Counts, Lines, screen
 
 COUNTS = Counts(jobs=1143, mails=1000, due=500, fired=499, started=480, sent=420)
 REPORT: dict[str, Any] = {

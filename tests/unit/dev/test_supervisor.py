@@ -147,7 +147,19 @@ def test_a_child_that_stops_badly_is_told() -> None:
     assert script.events[-1] == "bad stopped (code 7)"
 
 
-def test_a_second_signal_kills_at_once(ended: Callable[[int], bool]) -> None:
+def test_the_same_signal_from_two_senders_is_one() -> None:
+    def twice(_: Script) -> None:
+        interrupt()
+        interrupt()
+
+    script = Script(when(1, "ready", twice))
+    assert Supervisor([role("polite", POLITE)], script).run() == 0
+    assert script.events[-1] == "polite stopped"
+
+
+def test_a_second_signal_kills_at_once(monkeypatch: pytest.MonkeyPatch, ended: Callable[[int], bool]) -> None:
+    monkeypatch.setattr(supervisor, "REPEAT_S", 0.0)
+
     def then(script: Script, text: str) -> None:
         if text in ("deaf ready", "no"):
             interrupt()

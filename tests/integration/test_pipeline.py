@@ -1,0 +1,141 @@
+"""The walking pipeline on the real broker: real processes, killed and frozen, read back from the topics."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from integration.fleet import Eventually, Fleet, fleet
+
+APP = """
+import pathlib, time
+from pipeline import Dueline, Dead
+
+app = Dueline()
+
+@app.job("count")
+def count(ctx, n):
+    return n
+
+@app.job("fail", max_attempts=2)
+def fail(ctx):
+    raise ValueError("as asked")
+
+@app.job("aio")
+async def aio(ctx, payload):
+    return payload
+
+@app.job("stuck")
+def stuck(ctx, flag):
+    path = pathlib.Path(flag)
+    if ctx.attempt == 1:
+        path.write_text(str(ctx.token))
+        while True:
+            time.sleep(0.05)
+    return {"first": path.read_text(), "second": str(ctx.token)}
+"""
+
+
+@pytest.fixture
+def shop(broker: str, prefix: str, tmp_path: Path) -> Fleet:  # type: ignore[misc]
+    with fleet(broker, prefix, tmp_path, APP) as made:
+        yield made
+
+
+def in_seconds(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+@pytest.mark.timeout(120)
+def test_ten_thousand_jobs_over_ten_seconds_all_succeed_none_early(
+    shop: Fleet, eventually: Eventually
+) -> None:
+    shop.dispatcher()
+    shop.worker()
+    start = in_seconds(3)
+    jobs = [
+        {"handler": "count", "payload": {"n": n}, "at": start + timedelta(milliseconds=n)}
+        for n in range(10_000)
+    ]
+    refs = list(shop.client.schedule_many(jobs))
+    eventually(lambda: shop.outcomes()["succeeded"] >= 10_000, timeout=90)
+    work = shop.work()
+    assert Counter(run.job_id for run, _ in work) == Counter(ref.id for ref in refs)
+    assert [run for run, appended in work if appended < run.due_at] == []
+    assert shop.outcomes() == Counter(succeeded=10_000)
+    assert len(shop.acks(b"s/")) == 10_000
+
+
+@pytest.mark.timeout(90)
+def test_outcomes_of_every_kind_are_read_back_by_job_get(shop: Fleet, eventually: Eventually) -> None:
+    shop.dispatcher()
+    shop.worker()
+    echo = shop.client.schedule("aio", {"a": [1, None]}, at=in_seconds(-3600))
+    fails = shop.client.schedule("fail", {}, in_="200ms")
+    later = shop.client.schedule("count", {"n": 1}, at=in_seconds(3600))
+    eventually(lambda: shop.client.get(echo.id)["status"] == "succeeded", timeout=30)
+    eventually(lambda: shop.client.get(fails.id)["status"] == "dead", timeout=40)
+    assert shop.client.get(echo.id)["result"] == {"a": [1, None]}
+    runs = shop.client.get(fails.id)["runs"]
+    assert [attempt["outcome"] for run in runs for attempt in run["attempts"]] == ["retrying", "dead"]
+    assert runs[0]["attempts"][0]["error"]["message"] == "as asked"
+    assert shop.client.get(later.id)["status"] == "pending"
+
+
+@pytest.mark.timeout(90)
+def test_a_killed_worker_is_taken_over_with_attempt_two_and_a_larger_token(
+    shop: Fleet, eventually: Eventually
+) -> None:
+    flag = shop.home / "flag"
+    shop.dispatcher()
+    victim = shop.worker()
+    job = shop.client.schedule("stuck", {"flag": str(flag)}, in_="100ms")
+    eventually(flag.exists, timeout=30)
+    shop.worker()
+    victim.kill()
+    eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=40)
+    seen = shop.client.get(job.id)
+    assert int(seen["result"]["second"]) > int(seen["result"]["first"])
+    assert [attempt["attempt"] for attempt in seen["runs"][0]["attempts"]][-1] == 2
+
+
+@pytest.mark.timeout(120)
+def test_dispatchers_killed_and_frozen_lose_and_double_nothing(shop: Fleet, eventually: Eventually) -> None:
+    first, second = shop.dispatcher(), shop.dispatcher()
+    start = in_seconds(4)
+    jobs = [
+        {"handler": "count", "payload": {"n": n}, "at": start + timedelta(milliseconds=2 * n)}
+        for n in range(6_000)
+    ]
+    refs = list(shop.client.schedule_many(jobs))
+    eventually(lambda: len(shop.work()) > 500, timeout=40)
+    first.kill()
+    shop.dispatcher()
+    eventually(lambda: len(shop.work()) > 2_500, timeout=40)
+    second.send_signal(signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    eventually(lambda: time.monotonic() - frozen_at > 6, timeout=20)  # past its session, so it is a zombie
+    second.send_signal(signal.SIGCONT)
+    eventually(lambda: len(shop.work()) >= 6_000, timeout=60)
+    work = shop.work()
+    assert Counter(run.job_id for run, _ in work) == Counter(ref.id for ref in refs)
+    assert [run for run, appended in work if appended < run.due_at] == []
+
+
+@pytest.mark.timeout(60)
+def test_sigterm_drains_and_a_restart_goes_on_where_it_stood(shop: Fleet, eventually: Eventually) -> None:
+    dispatcher, worker = shop.dispatcher(), shop.worker()
+    done = shop.client.schedule("count", {"n": 1}, in_="100ms")
+    eventually(lambda: shop.client.get(done.id)["status"] == "succeeded", timeout=30)
+    for process in (worker, dispatcher):
+        process.terminate()
+        assert process.wait(20) == 0
+    waiting = shop.client.schedule("count", {"n": 2}, in_="100ms")
+    shop.dispatcher()
+    shop.worker()
+    eventually(lambda: shop.client.get(waiting.id)["status"] == "succeeded", timeout=30)
+    assert len(shop.work()) == 2
