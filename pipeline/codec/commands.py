@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pipeline.codec.compiler import Schema
 from pipeline.codec.registry import Codec
-from pipeline.codec.wire import INT_MAX, LONG_MAX
+from pipeline.codec.shape import INT_MAX, LONG_MAX, Schema
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.job import Command
 from pipeline.core.times import parse_instant

@@ -14,12 +14,11 @@ from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from io import BytesIO
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader
 
-from pipeline.codec.compiler import Schema, compile_reader, compile_writer
-from pipeline.codec.wire import Read
+from pipeline.codec.shape import HOSTILE, Schema, Shape, read_leading, read_strictly, write
 from pipeline.core.errors import InvalidInput, Undecodable, UnknownFingerprint
 
 T = TypeVar("T")
@@ -50,11 +49,6 @@ class Version:
     @cached_property
     def schema(self) -> Schema:
         return parse_schema(json.loads(self._file.read_text("utf-8")))
-
-    @cached_property
-    def read(self) -> Read:
-        """Reads it as plain dicts."""
-        return compile_reader(self.schema, {})
 
 
 class Registry:
@@ -107,9 +101,11 @@ class Codec(Generic[T]):
     def encode(self, value: T) -> bytes:
         """`value` framed. InvalidInput if an integer does not fit its field or a text is no Unicode."""
         try:
-            return self._frame + self._write(value)
+            return self._frame + write(self.schema, self._shape.apart(value))
         except UnicodeEncodeError as error:
             raise InvalidInput(self.name, f"{error.object!r:.80} is not valid Unicode") from None
+        except OverflowError as error:
+            raise InvalidInput(self.name, str(error)) from None
 
     def decode(self, data: bytes) -> T:
         """The value of `data`, whatever released version wrote it; read to the last byte.
@@ -119,56 +115,55 @@ class Codec(Generic[T]):
         """
         if data[:FRAME] != self._frame:
             data = self._upgraded(data)
-        value: T = self._read_all(self._read, data)
+        try:
+            value: T = self._shape.together(read_strictly(self.schema, data, FRAME))
+        except (*HOSTILE, InvalidInput) as error:
+            raise self._undecodable(error) from None
         return value
 
     def peek(self, head: type[H]) -> Callable[[bytes], H]:
-        """A reader of the leading fields only, those of the NamedTuple `head`; blind to what follows them."""
+        """A reader of the leading fields only, those of the NamedTuple `head`; blind to what follows them.
+
+        Looser than `decode`: it builds what the fields say, it does not check how they say it.
+        """
         fields: tuple[str, ...] = head._fields  # type: ignore[attr-defined]
         leading = self.schema["fields"][: len(fields)]
         assert tuple(field["name"] for field in leading) == fields, f"{head} must be a prefix of {self.name}"
-        read = compile_reader({**self.schema, "fields": leading}, {self.name: head})
+        prefix = {**self.schema, "fields": leading}
 
         def peek(data: bytes) -> H:
             if data[:FRAME] != self._frame:
                 data = self._upgraded(data)
             try:
-                value, end = read(data, FRAME)
-            except (IndexError, ValueError) as error:
+                return head(**read_leading(prefix, data, FRAME)[0])
+            except HOSTILE as error:
                 raise self._undecodable(error) from None
-            if end > len(data):
-                raise Undecodable(f"{self.name}: truncated")
-            return value  # type: ignore[no-any-return]
 
         return peek
 
     @cached_property
-    def _read(self) -> Read:
-        return compile_reader(self.schema, self._types)
-
-    @cached_property
-    def _write(self) -> Callable[[T], bytes]:
-        return compile_writer(self.schema)
-
-    def _read_all(self, read: Read, data: bytes) -> Any:
-        try:
-            value, end = read(data, FRAME)
-        except (IndexError, ValueError, InvalidInput) as error:
-            raise self._undecodable(error) from None
-        if end != len(data):
-            raise Undecodable(f"{self.name}: {'truncated' if end > len(data) else 'trailing bytes'}")
-        return value
+    def _shape(self) -> Shape:
+        return Shape(self.schema, self._types)
 
     def _undecodable(self, error: Exception) -> Undecodable:
-        return Undecodable(f"{self.name}: {'truncated' if isinstance(error, IndexError) else error}")
+        # fastavro says of both what happened to its own buffers.
+        told = (
+            "truncated"
+            if isinstance(error, EOFError)
+            else "malformed"
+            if isinstance(error, IndexError)
+            else error
+        )
+        return Undecodable(f"{self.name}: {told}")
 
     def _upgraded(self, data: bytes) -> bytes:
         """`data` of an older version, checked, as the current version would have written it."""
         version = self._registry.of(data)
         if version.type != self.name:
             raise Undecodable(f"a {version.type} where a {self.name} is expected")
-        self._read_all(version.read, data)
-        value = schemaless_reader(BytesIO(data[FRAME:]), version.schema, self.schema)
-        body = BytesIO()
-        schemaless_writer(body, self.schema, value)
-        return self._frame + body.getvalue()
+        try:
+            read_strictly(version.schema, data, FRAME)
+            value = schemaless_reader(BytesIO(data[FRAME:]), version.schema, self.schema)
+        except HOSTILE as error:
+            raise self._undecodable(error) from None
+        return self._frame + write(self.schema, value)

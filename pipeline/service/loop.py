@@ -21,20 +21,27 @@ REARM_S = 1.0
 REBUILD = RetryPolicy(base_ms=200, factor=2.0, cap_ms=10_000)
 
 
+SAME_SIGNAL_S = 0.5
+"""`timeout` and terminals send a signal to the process and once more to its group: that is one request."""
+
+
 class Stop:
-    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    """Set by the first SIGTERM or SIGINT; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.requested = False
+        self._since = 0.0
 
     def listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on)
 
     def _on(self, number: int, _frame: FrameType | None) -> None:
-        if self.requested:
+        now = time.monotonic()
+        if self.requested and now - self._since > SAME_SIGNAL_S:
             os._exit(128 + number)
-        self.requested = True
+        if not self.requested:
+            self.requested, self._since = True, now
 
 
 class Watchdog:

@@ -36,6 +36,8 @@ from pipeline.service.slots import Slot, claimed_slot
 from pipeline.worker import Limits, Worker
 
 LEAVE_MS = 5_000
+EXECUTOR_MS = 500
+"""How long handlers that outlived the drain may still take; the process does not wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concu
         crews = [Crew(queue, HandlerExecutor(share), share, itertools.count(1)) for queue in queues]
         rebuilding(lambda: _work(site, stop, app, crews), stop, site.events)
         for crew in crews:
-            crew.executor.close(0)
+            crew.executor.close(EXECUTOR_MS)
 
 
 class Crew(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
 from pipeline.adapters.kafka_log import KafkaGroupLog
 from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
+from pipeline.core.errors import PoisonRecord
 from pipeline.ports import Appender, CommittedOffset, GroupLog, Put, Reader, Record
 
 DEADLINE_S = 12.0
@@ -124,6 +126,12 @@ class World:
 
     def at(self, *partitions: int, metadata: str = "") -> dict[int, CommittedOffset]:
         return {p: CommittedOffset(0, metadata) for p in partitions}
+
+    def abort(self, log: GroupLog, *puts: Put) -> None:
+        """End a transaction with the puts in the log and aborted, by a record that the broker refuses."""
+        huge = Put(self.topic, 3, b"huge", random.Random(1).randbytes(3 * 1024 * 1024))
+        with pytest.raises(PoisonRecord):
+            log.commit([*puts, huge], self.at(0), log.membership())
 
     def close(self) -> None:
         for part in reversed(self.opened):

@@ -1,15 +1,11 @@
-"""The `Index` port over memory and RocksDB: the same behaviour, then a random walk against plain dicts."""
+"""The `Index` port over memory and RocksDB."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.adapters import rocks_index
 from pipeline.adapters.memory_index import MEMORY_MS, MemoryIndex
@@ -342,104 +338,3 @@ def test_dead_rows_are_swept_and_live_ones_are_not(tmp_path: Path, monkeypatch: 
         remove(index, *index.due(0, 1000, 10))
     assert [e.fire_at for e in index.due(0, 1000, 99)] == list(range(90, 100))
     index.close()
-
-
-# -- a random walk ------------------------------------------------------------------------------------------
-
-KEYS = st.sampled_from([b"j/%d" % n for n in range(8)])
-TIMES = st.integers(0, 12)
-
-
-class IndexMachine(RuleBasedStateMachine):
-    """Any sequence of deltas, scans, reopenings and wipes leaves what a dict would hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model: dict[bytes, Entry] = {}
-        self.index = self.open()
-        self.offset = 0
-
-    def open(self) -> Index:
-        raise NotImplementedError
-
-    @rule(changes=st.lists(st.tuples(KEYS, st.none() | TIMES, st.booleans()), max_size=4))
-    def change(self, changes: list[tuple[bytes, int | None, bool]]) -> None:
-        delta = Delta()
-        for key, time, held in changes:
-            old = self.model.get(key)
-            if time is None:
-                if old is not None:
-                    delta.remove(old)
-                    del self.model[key]
-                continue
-            self.offset += 1
-            action = Action.HOLD if held else Action.FIRE
-            new = self.model[key] = Entry(key, time, self.offset, action, b"v%d" % self.offset)
-            delta.put(new, old)
-        delta.position = POSITION._replace(offset=self.offset)
-        self.index.apply(0, delta)
-
-    @rule(
-        until=TIMES, limit=st.integers(1, 4), keep=st.integers(0, 3), new=st.none() | st.tuples(KEYS, TIMES)
-    )
-    def dispatch(self, until: int, limit: int, keep: int, new: tuple[bytes, int] | None) -> None:
-        due = self.index.due(0, until, limit)
-        assert due == self.due(until)[:limit]
-        delta = Delta()
-        for old in due[keep:]:
-            delta.remove(old)
-            del self.model[old.record_key]
-        if new is not None and new[0] not in {e.record_key for e in due}:
-            added = Entry(new[0], new[1], 0, Action.FIRE, b"new")
-            delta.put(added, self.model.get(new[0]))
-            self.model[new[0]] = added
-        self.index.apply(0, delta)
-
-    @rule()
-    def wipe(self) -> None:
-        self.index.wipe(0)
-        self.model.clear()
-
-    def due(self, until: int) -> list[Entry]:
-        live = (e for e in self.model.values() if e.action != Action.HOLD and e.fire_at <= until)
-        return sorted(live, key=lambda e: (e.fire_at, e.record_key))
-
-    @invariant()
-    def same(self) -> None:
-        assert self.index.entries(0, None, 99) == sorted(self.model.values())
-
-    @invariant()
-    def next_is_the_earliest(self) -> None:
-        due = self.due(99)
-        assert self.index.next_due(0) == (due[0].fire_at if due else None)
-
-    def teardown(self) -> None:
-        self.index.close()
-
-
-class MemoryMachine(IndexMachine):
-    def open(self) -> Index:
-        return MemoryIndex()
-
-
-class RocksMachine(IndexMachine):
-    def open(self) -> Index:
-        self.directory = tempfile.TemporaryDirectory()
-        rocks_index.SWEEP = 3
-        return RocksIndex(Path(self.directory.name))
-
-    @rule()
-    def reopen(self) -> None:
-        self.index.close()
-        self.index = RocksIndex(Path(self.directory.name))
-
-    def teardown(self) -> None:
-        super().teardown()
-        rocks_index.SWEEP = 20_000
-        self.directory.cleanup()
-
-
-TestMemoryIndex = MemoryMachine.TestCase
-TestMemoryIndex.settings = settings(deadline=None)
-TestRocksIndex = RocksMachine.TestCase
-TestRocksIndex.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

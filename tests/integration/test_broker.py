@@ -20,6 +20,8 @@ from pipeline.dev import jars
 from pipeline.dev.broker import EmbeddedBroker
 from pipeline.dev.running import StoreTaken, hold_lock
 
+pytestmark = pytest.mark.timeout(180)  # several JVMs a test
+
 
 def topics(bootstrap: str) -> set[str]:
     return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import codec
-from pipeline.codec.compiler import compile_reader
 from pipeline.codec.registry import FRAME
-from pipeline.codec.wire import Malformed
+from pipeline.codec.shape import HOSTILE, read_strictly
 from pipeline.core.errors import InvalidInput, Refused, Undecodable, UnknownFingerprint
 from pipeline.core.job import Ack, AckState, Event, Failure, Heartbeat, Highest, Run, Takeover
 from pipeline.core.layout import Layout
@@ -110,10 +109,6 @@ def fastavro_reads(data: bytes, schema: Any) -> Any:
     return value
 
 
-def has_blocks(schema: Any) -> bool:
-    return '"array"' in json.dumps(schema) or '"map"' in json.dumps(schema)
-
-
 every_type = pytest.mark.parametrize("name", CODECS)
 
 
@@ -143,10 +138,7 @@ def test_hostile_bytes_are_refused_or_mean_what_they_say(name: str, data: st.Dat
         except (Undecodable, Refused):  # Refused: a layout of another kind
             continue
         assert plain(read) == fastavro_reads(hostile, CODECS[name].schema)
-        again = CODECS[name].encode(read)
-        # Avro allows several forms of blocks, and of nothing else.
-        assert again == hostile or has_blocks(CODECS[name].schema)
-        assert CODECS[name].decode(again) == read
+        assert CODECS[name].encode(read) == hostile
 
 
 @every_type
@@ -231,26 +223,31 @@ def test_a_run_is_no_ack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "data", "told"),
+    ("schema", "data"),
     [
-        ("long", b"\x80" * 9 + b"\x02", "more than 64 bits"),
-        ("long", b"\x80" * 9 + b"\x00", "over-long"),
-        ("int", b"\x81\x80\x80\x80\x10", "more than 32 bits"),
-        ("bytes", b"\x01ab", "negative length"),
-        ("string", b"\x01ab", "negative length"),
-        ("string", b"\x81\x01" + b"x" * 99, "negative length"),
-        ({"type": "map", "values": "int"}, b"\x02\x01aa\x00\x00", "negative length"),
-        (["null", "string"], b"\x01\x02a", "no such branch"),
-        (["null", "string"], b"\x03", "no such branch"),
-        (["null", "string"], b"\x04\x02a", "no such branch"),
-        (["null", "string"], b"\x82\x00\x02a", "no such branch"),
+        ("long", b"\x80" * 9 + b"\x02"),
+        ("long", b"\x80" * 9 + b"\x00"),
+        ("bytes", b"\x01ab"),
+        ("string", b"\x01ab"),
+        ("string", b"\x81\x01" + b"x" * 99),
+        ({"type": "map", "values": "int"}, b"\x02\x01aa\x00\x00"),
+        (["null", "string"], b"\x01\x02a"),
+        (["null", "string"], b"\x03"),
+        (["null", "string"], b"\x04\x02a"),
+        (["null", "string"], b"\x82\x00\x02a"),
+        ("boolean", b"\x02"),
     ],
 )
-def test_malformed_parts_are_told_apart(schema: Any, data: bytes, told: str) -> None:
-    field = {"name": "x", "type": schema}
-    read = compile_reader(fastavro.parse_schema({"type": "record", "name": "X", "fields": [field]}), {})
-    with pytest.raises(Malformed, match=told):
-        read(data, 0)
+def test_what_no_writer_writes_is_refused(schema: Any, data: bytes) -> None:
+    record = {"type": "record", "name": "X", "fields": [{"name": "x", "type": schema}]}
+    with pytest.raises(HOSTILE):
+        read_strictly(fastavro.parse_schema(record), data, 0)
+
+
+def test_an_int_over_its_range_is_refused() -> None:
+    highest = codec.HIGHEST.encode(Highest(run=2**31 - 1, queue="q", work_partition=0))
+    with pytest.raises(Undecodable, match="run: 2147483648 does not fit 32 bits"):
+        codec.HIGHEST.decode(highest.replace(b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"))
 
 
 @pytest.mark.parametrize("value", [0, -1, 63, 64, -64, -65, 2**31, 1_800_000_000_000, 2**63 - 1, -(2**63)])
@@ -259,18 +256,20 @@ def test_longs_at_their_edges(value: int) -> None:
     assert codec.EVENT.decode(codec.EVENT.encode(event)) == event
 
 
-def test_blocks_with_and_without_their_size_are_read() -> None:
+def test_a_map_in_one_block_is_the_only_form_taken() -> None:
     event = codec.EVENT.encode(Event(id="e", kind="k", at=0))
-    assert event.endswith(b"\0")
-    sized = event[:-1] + b"\x01\x08\x02a\x021" + b"\x02\x02b\x022" + b"\0"
-    assert codec.EVENT.decode(sized).detail == {"a": "1", "b": "2"}
+    one = event[:-1] + b"\x04\x02a\x021\x02b\x022" + b"\0"
+    assert codec.EVENT.decode(one).detail == {"a": "1", "b": "2"}
+    for other in (b"\x01\x08\x02a\x021" + b"\x02\x02b\x022" + b"\0", b"\x04\x02a\x021\x02a\x022" + b"\0"):
+        with pytest.raises(Undecodable):
+            codec.EVENT.decode(event[:-1] + other)
 
 
 @pytest.mark.parametrize("count", [b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\xfe\xff\xff\xff\x0f"])
 def test_a_huge_count_of_items_costs_no_more_than_its_bytes(count: bytes) -> None:
     empty = codec.TAKEOVER.encode(Takeover(process="", transactional_ids=(), generation=0, nonce="", at=0))
     data = empty[: FRAME + 1] + count + b"\0" * 1000
-    with pytest.raises(Undecodable, match="truncated"):
+    with pytest.raises(Undecodable):
         codec.TAKEOVER.decode(data)
 
 
@@ -283,7 +282,7 @@ def test_an_int_that_does_not_fit_is_not_written(run: int) -> None:
 
 @pytest.mark.parametrize("at", [2**63, -(2**63) - 1, 2**64])
 def test_a_long_that_does_not_fit_is_not_written(at: int) -> None:
-    with pytest.raises(InvalidInput, match=r"^at: .* does not fit 64 bits"):
+    with pytest.raises(InvalidInput, match=r"dueline\.Event"):
         codec.EVENT.encode(Event(id="e", kind="k", at=at))
 
 
@@ -306,12 +305,12 @@ def test_a_layout_of_a_newer_kind_is_refused_not_undecodable() -> None:
         codec.LAYOUT.decode(bytes.fromhex(layout).replace(b"\x0emurmur2\x02", b"\x0emurmur2\x04"))
 
 
-def test_an_integer_is_given_up_after_ten_bytes() -> None:
-    with pytest.raises(Undecodable, match="more than ten bytes"):
+def test_an_integer_without_end_is_refused() -> None:
+    with pytest.raises(Undecodable):
         codec.ERA.decode(codec.ERA._frame + b"\xff" * 1_000_000)
 
 
-def test_what_is_built_without_its_init_is_a_whole_frozen_value() -> None:
+def test_what_is_built_is_a_whole_frozen_value() -> None:
     ack = next(v for v in VECTORS["vectors"] if v["value"].get("error"))
     read: Ack = codec.ACK.decode(bytes.fromhex(ack["encoded"]))
     assert isinstance(read.state, AckState)

@@ -15,7 +15,6 @@ import pytest
 from fastavro.schema import to_parsing_canonical_form
 
 from pipeline import codec
-from pipeline.codec.compiler import compile_reader
 from pipeline.codec.registry import FRAME, Codec, Registry
 from pipeline.core.errors import Undecodable, UnknownFingerprint
 
@@ -79,9 +78,34 @@ def test_every_released_version_has_its_file() -> None:
     assert not codec.known("0" * 16)
 
 
+SCALARS = {"string", "bytes", "int", "long", "boolean"}
+
+
+def check_rules(type_: Any, inside: tuple[str, ...] = ()) -> None:
+    """ValueError unless a reader can neither recurse nor make items out of no bytes: a schema of its own name
+    inside itself ends the process on deep input, an array of empty items fills the memory from six bytes."""
+    match type_:
+        case str() if type_ in SCALARS:
+            return
+        case str() if type_ not in inside and f"dueline.{type_}" not in inside and type_ in NAMED:
+            return
+        case ["null", inner] if not isinstance(inner, list):
+            check_rules(inner, inside)
+        case {"type": "record", "name": name, "fields": [_, *_] as fields_}:
+            for each in fields_:
+                check_rules(each["type"], (*inside, name))
+        case {"type": "array", "items": items} | {"type": "map", "values": items}:
+            check_rules(items, inside)
+        case _:
+            raise ValueError(f"{type_} breaks a rule of the schemas")
+
+
+NAMED = {record["name"] for schema in FILES.values() for record in records(schema)}
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_rules_of_a_schema(name: str) -> None:
-    compile_reader(fastavro.parse_schema(FILES[name]), {})
+    check_rules(FILES[name])
     for record in records(FILES[name]):
         assert record["doc"]
         for each in record["fields"]:
@@ -142,8 +166,8 @@ EMPTY = {"type": "record", "name": "Empty", "fields": []}
 )
 def test_what_could_hang_or_crash_a_reader_is_no_schema(forbidden: Any) -> None:
     schema = {"type": "record", "name": "dueline.X", "fields": [{"name": "x", "type": forbidden}]}
-    with pytest.raises(TypeError):
-        compile_reader(fastavro.parse_schema(schema), {})
+    with pytest.raises(ValueError, match="rule"):
+        check_rules(schema)
 
 
 # -- evolution ----------------------------------------------------------------------------------------------

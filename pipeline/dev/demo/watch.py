@@ -20,7 +20,7 @@ from pipeline.core.keys import AcksKind, parse_acks_key
 from pipeline.ports import Appender, Put, Reader
 
 POLL_S = 0.1
-READY_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_MS = 8_000
 PROBE_KEY = b"probe"
 
@@ -64,6 +64,7 @@ class Watch:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,  # an answer without records is what tells the end of a partition
         }
         config = kafka_settings.settings(settings.require_bootstrap(), settings.kafka, own)
         self._consumer = Consumer(config)
@@ -79,7 +80,8 @@ class Watch:
         self._consumer.assign(places)
         self._thread.start()
         if not self._ready.wait(READY_TIMEOUT_S):
-            raise StoreUnreachable(f"{self._topic}: not read within {READY_TIMEOUT_S:.0f} s")
+            missing = sorted({*range(self._partitions)} - self._reached)
+            raise StoreUnreachable(f"{self._topic}: partitions {missing} not read in {READY_TIMEOUT_S:.0f} s")
         return self
 
     def __exit__(
