@@ -218,7 +218,7 @@ class Settings:
         10_000, _integer(1_000, 900_000), "Age at which brokers abort a transaction left open."
     )
     store_timeout_ms: int = _setting(
-        7_000, _integer(100, 600_000), "How long a request may take before the store counts as unreachable."
+        5_000, _integer(100, 600_000), "How long a request may take before the store counts as unreachable."
     )
     group_protocol: str = _setting(
         "classic", _one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."

@@ -136,7 +136,12 @@ class Dispatcher:
 
     def _take_over(self) -> None:
         """Write the takeover records of all newly assigned partitions in one fenced transaction (DESIGN §5.2)."""
-        new = [p for p in self._partitions.values() if p.state is PartitionState.ASSIGNED]
+        # A partition without a position is not read: its index may be about to turn out to be of another log,
+        # and a record appended below that position would never come back.
+        read = self._log.positions()
+        new = [
+            p for p in self._partitions.values() if p.state is PartitionState.ASSIGNED and p.number in read
+        ]
         if not new:
             return
         try:

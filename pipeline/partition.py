@@ -225,7 +225,9 @@ class Partition:
                 "forged: job_id, occurrence_id and key differ, or run is not 1",
             )
         if id_ in delta.ended or self._index.ended(self.number, id_, log_time):
-            return _owed(key, offset, Action.DROP, b"", "duplicate")
+            first = self._firing(head, key, value, offset)
+            work = f" {first.detail}" if first.action == Action.FIRE else ""
+            return _owed(key, offset, Action.DROP, b"", f"duplicate{work}")
         if log_time - head.created_at > CREATION_LIMIT_MS and not _moved(record):
             return _owed(
                 key, offset, Action.DEAD, value, "too_old: appended over 15 min after its created_at"
@@ -349,19 +351,21 @@ class Partition:
             run=run,
         )
 
-    def _drop(self, entry: Entry, reason: str, now: int, emission: Emission) -> None:
+    def _drop(self, entry: Entry, detail: str, now: int, emission: Emission) -> None:
+        reason, _, work = detail.partition(" ")
         id_ = entry.record_key.decode("utf-8", "replace")
         event = Event(id=id_, kind="dropped", at=now, reason=reason)
         emission.puts.append(
             Put(self._site.names.events, self.number, id_.encode(), codec.EVENT.encode(event))
         )
-        self._end(entry, reason, now, emission)
+        self._end(entry, reason, now, emission, work)
 
-    def _end(self, entry: Entry, end: str, now: int, emission: Emission) -> None:
-        """Tombstone the record; an ended `j/` id is remembered so that a late duplicate cannot fire."""
+    def _end(self, entry: Entry, end: str, now: int, emission: Emission, work: str = "") -> None:
+        """Tombstone the record; an ended `j/` id is remembered so that a late duplicate cannot fire. A duplicate's
+        tombstone replaces the one that said where its job was fired, so it says so too."""
         if entry.record_key.startswith(JOB):
             emission.delta.ended[entry.record_key[len(JOB) :].decode("utf-8", "replace")] = now
-        emission.puts.append(self._tombstone(entry, end, []))
+        emission.puts.append(self._tombstone(entry, end, [("work", work.encode())] if work else []))
 
     def _tombstone(self, entry: Entry, end: str, more: Headers) -> Put:
         headers: Headers = [("end", end.encode()), ("base", b"%d" % entry.offset), *more]

@@ -65,6 +65,7 @@ class MemoryGroupLog:
         self._next: dict[int, int] = {}
         self._paused: set[int] = set()
         self._turn = 0
+        self._problems: deque[RebuildPartition] = deque()
         self.faults: deque[CommitFault] = deque()
 
     @property
@@ -95,12 +96,16 @@ class MemoryGroupLog:
         return records
 
     def _check_positions(self) -> None:
-        """Before anything is read: what a raising poll had read would be lost."""
-        for partition, offset in self._next.items():
+        """Before anything is read: what a raising poll had read would be lost. One problem is raised a poll,
+        but no partition that has one is read, or has a position, from now on."""
+        for partition, offset in list(self._next.items()):
             log = self._cluster.partition(self._topic, partition)
             if not log.start <= offset <= log.end:
                 del self._next[partition]
-                raise RebuildPartition(partition, f"offset {offset} is not within {log.start} to {log.end}")
+                problem = f"offset {offset} is not within {log.start} to {log.end}"
+                self._problems.append(RebuildPartition(partition, problem))
+        if self._problems:
+            raise self._problems.popleft()
 
     def _in_turn(self) -> list[int]:
         """Fetching partitions, another one first at each poll: a full one must not starve the others."""

@@ -61,7 +61,7 @@ class _Due:
         self.mark, self.head, self.tail = next(iter(head)), head, tail
 
     def added(self, row: bytes) -> None:
-        pass
+        self.mark = min(self.mark, row)
         if row <= self.tail:
             self.head, self.tail = {}, b""
 

@@ -53,7 +53,7 @@ class StoreClock:
             self.probe(PROBE_TIMEOUT_MS)
         here = self._monotonic()
         self._refresh(here)
-        self._last = max(self._last, here + max(offset for _, offset in self._samples))
+        self._last = max(self._last, here + max(offset for _, offset in tuple(self._samples)))
         return self._last
 
     def sample(self, log_append_time: int, monotonic_at_receipt: int) -> None:

@@ -187,12 +187,17 @@ def test_a_copy_that_comes_after_its_job_ended_is_dropped_and_told(owner: Owner,
     key, value = keys.job_key(job_id), value_of(run_of(job_id))
     owner.read(key, value)
     owner.settle(key)
+    owner.read(key, None)
     owner.read(key, value)
     assert owner.entry(key).action == Action.DROP
     event, tombstone = owner.settle(key).puts
     told = codec.EVENT.decode(event.value or b"")
     assert (event.topic, told.kind, told.reason) == ("t.events", "dropped", "duplicate")
-    assert tombstone.value is None
+    work = f"default/{LAYOUT.work_partition('default', job_id)}".encode()
+    assert (tombstone.value, tombstone.headers) == (
+        None,
+        [("end", b"duplicate"), ("base", b"2"), ("work", work)],
+    )
     assert isinstance(told, Event)
 
 
