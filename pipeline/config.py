@@ -89,14 +89,6 @@ def _servers(value: object) -> str:
     return ",".join(parts)
 
 
-def _address(value: object) -> str:
-    text = _text(value)
-    match = _SERVER.fullmatch(text)
-    if match is None or "://" in text or match["port"] is None or not int(match["port"]) < 65536:
-        raise ValueError(f"{text!r} is not host:port")
-    return text
-
-
 def _path(value: object) -> Path:
     return Path(_text(value)).expanduser().absolute()
 
@@ -135,7 +127,6 @@ _OWNED: Mapping[str, str] = MappingProxyType(
         "metadata.broker.list": "set DUELINE_BOOTSTRAP_SERVERS instead",
         "group.protocol": "set DUELINE_GROUP_PROTOCOL instead",
         "session.timeout.ms": "set DUELINE_SESSION_TIMEOUT_MS instead",
-        "transaction.timeout.ms": "set DUELINE_TRANSACTION_TIMEOUT_MS instead",
     }
 )
 _SECRET = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config")
@@ -214,16 +205,12 @@ class Settings:
         _integer(LOWEST_SESSION_MS, 1_800_000),
         "Silence after which a process counts as gone. Unset: the lowest the brokers allow, not under 3 s.",
     )
-    transaction_timeout_ms: int = _setting(
-        10_000, _integer(1_000, 900_000), "Age at which brokers abort a transaction left open."
-    )
     store_timeout_ms: int = _setting(
         5_000, _integer(100, 600_000), "How long a request may take before the store counts as unreachable."
     )
     group_protocol: str = _setting(
         "classic", _one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."
     )
-    http_address: str = _setting("127.0.0.1:8640", _address, "Where HTTP is served (health, metrics, API).")
     http_allow: tuple[str, ...] = _setting(
         (), _hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
     )

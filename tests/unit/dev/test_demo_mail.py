@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import smtplib
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -208,7 +209,7 @@ def test_only_the_first_attempt_dies(stage: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_victim_that_nobody_kills_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(handlers.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(RuntimeError, match="not killed"):
         handlers.await_death(tmp_path / "mail_sent")
     assert int((tmp_path / "mail_sent").read_text()) > 0

@@ -209,7 +209,7 @@ def test_a_record_that_the_waiting_consumer_missed_is_reported() -> None:
 def test_what_is_missing_is_reported(field: str, keep: Callable[[Any], bool], name: str) -> None:
     evidence = good()
     kept = [item for item in getattr(evidence, field) if keep(item)]
-    assert name in broken(judged(replace(evidence, **{field: kept})))
+    assert name in broken(judged(change(evidence, **{field: kept})))
 
 
 def test_a_job_that_nobody_planned_is_reported() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from pipeline.cli.demo import _text
-from pipeline.dev.demo import screen as screens
 from pipeline.dev.demo.bars import Bars
 from pipeline.dev.demo.screen import Counts, Lines, screen
 
@@ -45,7 +46,7 @@ def test_lines_come_once_a_second_and_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     instants = iter((10.0, 10.5, 11.0))
-    monkeypatch.setattr(screens.time, "monotonic", lambda: next(instants))
+    monkeypatch.setattr(time, "monotonic", lambda: next(instants))
     with Lines() as shown:
         for _ in range(3):
             shown.show(COUNTS)
@@ -72,7 +73,7 @@ def test_bars_show_the_counts_with_the_moments_above() -> None:
 def test_the_screen_fits_where_stderr_goes(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, kind: type
 ) -> None:
-    monkeypatch.setattr(screens.sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     assert type(screen()) is kind
 
 
