@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput, NotFound, Undecodable
-from pipeline.core.job import Ack, AckState, Heartbeat, JobStatus, Run
+from pipeline.core.job import Ack, AckState, JobStatus, Run
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.times import format_instant
+from pipeline.heartbeat import Seen, read_fleet
 from pipeline.ports import Reader, Record
 
 BEFORE_TOMBSTONE_MS = 60_000
@@ -47,13 +48,6 @@ class Wanted:
             and (self.due_from is None or run.due_at >= self.due_from)
             and (self.due_to is None or run.due_at < self.due_to)
         )
-
-
-class Seen(NamedTuple):
-    """A heartbeat and its LogAppendTime."""
-
-    heartbeat: Heartbeat
-    at: int
 
 
 class Backlog(NamedTuple):
@@ -114,14 +108,7 @@ class Follower:
 
     def processes(self, now: int) -> list[Seen]:
         """Processes whose heartbeat is fresh at `now` (the store's clock, ms), by role and name."""
-        since = now - FRESH_MS
-        fleet = self._names.fleet
-        records = (
-            record
-            for partition in range(self._reader.partitions(fleet))
-            for record in self._reader.read(fleet, partition, since_ms=since)
-        )
-        return fold_processes(records, since)
+        return sorted(read_fleet(self._reader, self._names.fleet, now - FRESH_MS), key=_by_role)
 
 
 # -- one job ------------------------------------------------------------------------------------------------
@@ -359,31 +346,6 @@ def _due_at(value: bytes) -> int:
         return codec.peek_run(value).due_at
     except Undecodable:
         return 0  # owed at once: it goes to `dead`
-
-
-# -- processes ----------------------------------------------------------------------------------------------
-
-
-def fold_processes(records: Iterable[Record], since: int) -> list[Seen]:
-    """The latest heartbeat of each process and queue from `since` on. A worker on several queues beats for
-    each under one key, and its one tombstone says that all of it left."""
-    seen: dict[bytes, dict[tuple[str, ...], Seen]] = {}
-    for record in records:
-        key, value, at = record.key() or b"", record.value(), record.timestamp()[1]
-        if value is None:
-            seen.pop(key, None)
-        elif at >= since and (heartbeat := _heartbeat(value)) is not None:
-            seen.setdefault(key, {})[heartbeat.queues] = Seen(heartbeat, at)
-    found = (one for of_process in seen.values() for one in of_process.values())
-    return sorted(found, key=_by_role)
-
-
-def _heartbeat(value: bytes) -> Heartbeat | None:
-    """None for the store clock's probes and for versions to come."""
-    try:
-        return codec.HEARTBEAT.decode(value)
-    except Undecodable:
-        return None
 
 
 def _by_role(seen: Seen) -> tuple[str, str, tuple[str, ...]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from pipeline import codec
+from pipeline.core.errors import Undecodable
 from pipeline.core.hashing import text_hash
 from pipeline.core.job import Heartbeat
-from pipeline.ports import Appender, Put
+from pipeline.ports import Appender, Put, Reader, Record
 
 INTERVAL_MS = 1000
 
@@ -44,3 +46,41 @@ class Pulse:
     def _done(self, error: Exception | None, _offset: int, log_append_time: int) -> None:
         if error is None:  # a lost heartbeat is followed by the next; staleness is the readers' judgement
             self._sampled(log_append_time)
+
+
+class Seen(NamedTuple):
+    """A heartbeat and its LogAppendTime."""
+
+    heartbeat: Heartbeat
+    at: int
+
+
+def read_fleet(reader: Reader, fleet: str, since: int) -> list[Seen]:
+    """The latest heartbeat of every process that beat since then (the store's clock, ms) and has not left."""
+    return fold_fleet(
+        record
+        for partition in range(reader.partitions(fleet))
+        for record in reader.read(fleet, partition, since_ms=since)
+        if record.timestamp()[1] >= since
+    )
+
+
+def fold_fleet(records: Iterable[Record]) -> list[Seen]:
+    """The latest heartbeat of each process and queue. A worker on several queues beats for each under one key,
+    and its one tombstone says that all of it left."""
+    seen: dict[bytes, dict[tuple[str, ...], Seen]] = {}
+    for record in records:
+        key, value = record.key() or b"", record.value()
+        if value is None:
+            seen.pop(key, None)
+        elif (heartbeat := _readable(value)) is not None:
+            seen.setdefault(key, {})[heartbeat.queues] = Seen(heartbeat, record.timestamp()[1])
+    return [one for of_process in seen.values() for one in of_process.values()]
+
+
+def _readable(value: bytes) -> Heartbeat | None:
+    """None for versions to come."""
+    try:
+        return codec.HEARTBEAT.decode(value)
+    except Undecodable:
+        return None

@@ -7,57 +7,46 @@ dead letter) and the offset commit in one transaction, fenced by the group's gen
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pipeline import codec
-from pipeline.core import times
-from pipeline.core.acks import AckTracker
-from pipeline.core.context import Context
+from pipeline.attempt import call_handler
 from pipeline.core.errors import (
-    OutcomeUnknown,
-    PoisonRecord,
     RebuildClients,
     RebuildPartition,
-    RetryStep,
     TokenExhausted,
     Undecodable,
 )
-from pipeline.core.handler import Dead, DeadEnd, Decision, HandlerSpec, Registry, decide
+from pipeline.core.handler import DeadEnd, Decision, Registry, decide
 from pipeline.core.identity import Identity
-from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run, Takeover
+from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.heartbeat import Pulse
 from pipeline.lane import Delivery, Desk, Flight, Lane
+from pipeline.ledger import Ledger
 from pipeline.ports import (
     Appender,
     Call,
     Clock,
-    CommittedOffset,
     Done,
     Events,
     Executor,
     GroupLog,
-    Put,
     Random,
     Reader,
     RebalanceListener,
     Record,
 )
+from pipeline.takeover import LaneTakeover
 
 IDLE_MS = 100
 BUSY_MS = 2
 """Longest wait for records while handlers run: results are looked for in between."""
-BATCH_LIMIT = 200
-"""Outcomes of one ack transaction at most (DESIGN §7)."""
 BUFFER_LIMIT = 2_000
 """Runs waiting in this process; above it the partitions are paused, so memory stays flat."""
-STABLE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +54,9 @@ class Limits:
     """How much a worker takes on, and how long it is patient. Durations in ms."""
 
     concurrency: int = 16
+    heartbeat_timeout_ms: int = 3_000
     max_worker_deaths: int = 3
     unknown_handler_ms: int = 3_600_000
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What an attempt came to, waiting for its ack transaction."""
-
-    flight: Flight
-    puts: list[Put]
 
 
 class Worker:
@@ -100,7 +82,6 @@ class Worker:
     ) -> None:
         """`tickets` number the calls of an executor that may outlive this object (a rebuild after a fatal error)."""
         self._appender = appender
-        self._reader = reader
         self._executor = executor
         self._registry = registry
         self._desk = desk
@@ -117,14 +98,24 @@ class Worker:
         """Calls in the executor by ticket; a flight of a closed lane stays until its handler returns."""
         self._cleared: list[Flight] = []
         """Flights whose started record is durable: their handlers may start."""
-        self._outcomes: list[Outcome] = []
         self._starting = 0
         self._paused = False
         self._draining = False
-        self._limit = BATCH_LIMIT
-        self._generation = 0
         self._failure: Exception | None = None
         self._log = open_log(self)
+        self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events)
+        self._takeover = LaneTakeover(
+            log=self._log,
+            appender=appender,
+            reader=reader,
+            desk=desk,
+            clock=clock,
+            random=random,
+            identity=identity,
+            events=events,
+            heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
+            appended=self._appended,
+        )
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
 
@@ -146,8 +137,7 @@ class Worker:
             lane = self._lanes.pop(number, None)
             if lane is not None:
                 lane.close()
-        # A late ack of a moved partition cannot enter: its outcome goes with the lane it belongs to.
-        self._outcomes = [o for o in self._outcomes if o.flight.lane.state is not PartitionState.CLOSED]
+        self._ledger.drop_closed()
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
 
     # -- the step -------------------------------------------------------------------------------------------
@@ -155,7 +145,10 @@ class Worker:
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
         self._receive(self._poll(patience_ms))
-        self._take_over()
+        self._takeover.advance(self._lanes.values())
+        for lane in self._lanes.values():
+            if lane.unsure and (covered := self._takeover.covered(lane)) is not None:
+                self._ledger.reconcile(lane, covered)
         self._start_runs()
         self._appender.poll(0)
         if self._failure is not None:
@@ -163,7 +156,7 @@ class Worker:
         self._launch()
         self._collect()
         self._give_up_parked()
-        self._commit()
+        self._ledger.commit()
         self._throttle()
         self._beat()
         return self._wait()
@@ -180,67 +173,10 @@ class Worker:
             return []
 
     def _wait(self) -> int:
-        if self._cleared or len(self._outcomes) > self._limit:
+        if self._cleared or self._ledger.full:
             return 0
         restoring = any(lane.state is not PartitionState.RUNNING for lane in self._lanes.values())
         return BUSY_MS if self.busy or restoring else IDLE_MS
-
-    # -- taking over ----------------------------------------------------------------------------------------
-
-    def _take_over(self) -> None:
-        self._open_lanes([lane for lane in self._lanes.values() if lane.state is PartitionState.ASSIGNED])
-        self._reconcile([lane for lane in self._lanes.values() if lane.unsure])
-        restoring = [lane for lane in self._lanes.values() if lane.state is PartitionState.RESTORING]
-        running = [lane.number for lane in restoring if self._restore(lane)]
-        if running:
-            self._events.on("running", queue=self._desk.queue, partitions=running)
-
-    def _open_lanes(self, lanes: Sequence[Lane]) -> None:
-        if not lanes:
-            return
-        try:
-            self._generation = self._log.membership().generation
-        except RetryStep:
-            return
-        committed = self._log.committed([lane.number for lane in lanes], STABLE_MS)
-        acks = self._desk.names.acks(self._desk.queue)
-        for lane in lanes:
-            if lane.number in committed:
-                lane.opened(committed[lane.number])
-                self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
-
-    def _takeover_record(self) -> Takeover:
-        return Takeover(
-            process=self._identity.process,
-            transactional_ids=self._log.transactional_ids,
-            generation=self._generation,
-            nonce=f"{self._random.getrandbits(96):024x}",
-            at=self._clock.now(),
-        )
-
-    def _restore(self, lane: Lane) -> bool:
-        """Read on at the acks partition; True once the lane may fetch."""
-        acks = self._desk.names.acks(self._desk.queue)
-        if not lane.restore(self._reader.tail(acks, lane.number, lane.acks_next, BUFFER_LIMIT)):
-            return False
-        mark = lane.tracker.mark
-        self._log.start(lane.number, mark if mark > 0 else -1)
-        return True
-
-    def _reconcile(self, lanes: Sequence[Lane]) -> None:
-        """After an unknown outcome: what the group's stable offsets cover is done, the rest is sent again."""
-        committed = self._log.committed([lane.number for lane in lanes], STABLE_MS) if lanes else {}
-        for lane in lanes:
-            if lane.number not in committed:
-                continue
-            covered = AckTracker.from_committed(*(committed[lane.number] or CommittedOffset(0)))
-            mine = [o.flight.delivery.offset for o in self._outcomes if o.flight.lane is lane]
-            done = {offset for offset in mine if not covered.deliver(offset)}
-            lane.finished(done)
-            self._outcomes = [
-                o for o in self._outcomes if o.flight.lane is not lane or o.flight.delivery.offset not in done
-            ]
-            lane.unsure = False
 
     # -- receiving and starting -----------------------------------------------------------------------------
 
@@ -274,7 +210,7 @@ class Worker:
         )  # fmt: skip
         delivery = Delivery(offset=offset, run=blank, fired_at=record.timestamp()[1])
         flight = Flight(lane=lane, delivery=delivery, attempt=1, token=1, started_at=0)
-        self._outcomes.append(Outcome(flight, [put]))
+        self._ledger.add(flight, [put])
         self._events.on("unreadable", partition=lane.number, offset=offset, reason=str(problem))
 
     def _start_runs(self) -> None:
@@ -293,7 +229,7 @@ class Worker:
         starts = lane.tracker.starts(delivery.offset)
         now = self._clock.now()
         try:
-            token = make_token(self._era, delivery.run.run, self._generation, starts + 1)
+            token = make_token(self._era, delivery.run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
             flight = Flight(lane=lane, delivery=delivery, attempt=starts, token=0, started_at=now)
             self._end(flight, DeadEnd(reason="token_exhausted", error=_failure(exhausted)))
@@ -328,7 +264,7 @@ class Worker:
             assert spec is not None, "admitted only with a known handler"
             ticket = next(self._tickets)
             self._airborne[ticket] = flight
-            self._executor.submit(Call(ticket, partial(_call, spec, flight), spec.asynchronous))
+            self._executor.submit(Call(ticket, partial(call_handler, spec, flight), spec.asynchronous))
 
     # -- outcomes -------------------------------------------------------------------------------------------
 
@@ -354,7 +290,7 @@ class Worker:
 
     def _end(self, flight: Flight, decision: Decision) -> None:
         flight.lane.flights[flight.delivery.offset] = flight
-        self._outcomes.append(Outcome(flight, self._desk.settle(flight, decision, self._clock.now())))
+        self._ledger.add(flight, self._desk.settle(flight, decision, self._clock.now()))
 
     def _give_up_parked(self) -> None:
         """A handler that no worker has learnt within the limit ends its runs as dead."""
@@ -367,58 +303,6 @@ class Worker:
                 flight = Flight(lane=lane, delivery=delivery, attempt=starts, token=0, started_at=now)
                 error = Failure(type="UnknownHandler", message=f"no worker knows {delivery.run.handler}")
                 self._end(flight, DeadEnd(reason="unknown_handler", error=error))
-
-    def _commit(self) -> None:
-        """One transaction: acks, dead letters, retries last, and offsets of every partition touched."""
-        batch = [o for o in self._outcomes if not o.flight.lane.unsure][: self._limit]
-        if not batch:
-            return
-        by_lane: dict[int, list[Outcome]] = {}
-        for outcome in batch:
-            by_lane.setdefault(outcome.flight.lane.number, []).append(outcome)
-        try:
-            membership = self._log.membership()
-            if not membership.owned.issuperset(by_lane):
-                raise RetryStep("a partition of this batch is being moved")
-            offsets = {
-                number: self._lanes[number].committable([o.flight.delivery.offset for o in outcomes])
-                for number, outcomes in by_lane.items()
-            }
-            puts = [put for outcome in batch for put in outcome.puts]
-            puts.sort(key=lambda put: put.topic == self._desk.names.jobs)
-            self._log.commit(puts, offsets, membership)
-        except RetryStep as retry:
-            self._events.on("ack_refused", reason=str(retry), outcomes=len(batch))
-        except PoisonRecord as poison:
-            self._bisect(batch, poison)
-        except OutcomeUnknown as unknown:
-            for number in by_lane:
-                self._lanes[number].unsure = True
-            self._events.on("outcome_unknown", reason=str(unknown), outcomes=len(batch))
-        else:
-            self._committed(batch, by_lane)
-
-    def _committed(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
-        for number, outcomes in by_lane.items():
-            self._lanes[number].finished([o.flight.delivery.offset for o in outcomes])
-        settled = {id(outcome) for outcome in batch}
-        self._outcomes = [o for o in self._outcomes if id(o) not in settled]
-        self._limit = min(BATCH_LIMIT, self._limit * 2)
-        self._events.on("acked", outcomes=len(batch))
-
-    def _bisect(self, batch: Sequence[Outcome], poison: PoisonRecord) -> None:
-        """Some record can never be appended: halve until it stands alone, then end that run without it."""
-        if len(batch) > 1:
-            self._limit = max(1, len(batch) // 2)
-            return
-        outcome = batch[0]
-        error = Failure(type="Unappendable", message=str(poison))
-        small = replace(outcome.flight.delivery.run, payload=b"{}")
-        flight = replace(outcome.flight, delivery=replace(outcome.flight.delivery, run=small))
-        outcome.puts = self._desk.settle(
-            flight, DeadEnd(reason="unappendable", error=error), self._clock.now()
-        )
-        self._events.on("condemned", job=outcome.flight.run.job_id, reason=str(poison))
 
     # -- back-pressure, heartbeat, leaving ------------------------------------------------------------------
 
@@ -446,7 +330,7 @@ class Worker:
             host=self._identity.host,
             pid=self._identity.pid,
             started_at=self._identity.started_at,
-            generation=self._generation,
+            generation=self._takeover.generation,
             owned=tuple(
                 Owned(
                     topic=self._desk.names.work(self._desk.queue),
@@ -479,7 +363,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether anything started here is not yet acked."""
-        return bool(self._airborne or self._starting or self._cleared or self._outcomes)
+        return bool(self._airborne or self._starting or self._cleared or len(self._ledger))
 
     def drain(self) -> None:
         """Take no further run; keep stepping until not `busy`, or the drain time-out is over."""
@@ -494,39 +378,6 @@ class Worker:
         self._pulse.leave()
         self._appender.flush(timeout_ms)
         self._log.close()
-
-
-def _call(spec: HandlerSpec, flight: Flight) -> Any:
-    """Runs in the executor."""
-    context = _context(flight)
-    return spec.invoke(context, context.payload)
-
-
-def _context(flight: Flight) -> Context:
-    run = flight.run
-    return Context(
-        job_id=run.job_id,
-        occurrence_id=run.occurrence_id,
-        handler=run.handler,
-        payload=_payload(run.payload),
-        due_at=times.aware(run.due_at),
-        nominal_at=times.aware(run.nominal_at),
-        fired_at=times.aware(flight.delivery.fired_at),
-        run=run.run,
-        attempt=flight.attempt,
-        idempotency_key=run.idempotency_key,
-        token=flight.token,
-        logger=logging.LoggerAdapter(logging.getLogger(f"dueline.job.{run.handler}"), {"job": run.job_id}),
-        stopped=lambda: flight.lane.state is PartitionState.CLOSED,
-    )
-
-
-def _payload(data: bytes) -> Any:
-    """A foreign producer may have put anything there: what is not JSON can never be handled."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise Dead(f"payload is not JSON: {problem}") from None
 
 
 def _failure(error: Exception) -> Failure:

@@ -10,7 +10,8 @@ import click
 from pipeline.cli.output import emit, table
 from pipeline.cli.store import Store, following
 from pipeline.core.times import format_instant
-from pipeline.follower import Backlog, Seen
+from pipeline.follower import Backlog
+from pipeline.heartbeat import Seen
 
 
 @click.command("status")

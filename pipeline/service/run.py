@@ -204,7 +204,7 @@ def _worker(plant: Plant, app: Dueline, crew: Crew, n: int, reader: KafkaReader,
         pulse=plant.pulse(),
         events=plant.events,
         era=era,
-        limits=Limits(concurrency=crew.concurrency),
+        limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=plant.session_ms),
         tickets=crew.tickets,
     )
 

@@ -314,6 +314,48 @@ def test_a_draining_worker_takes_nothing_more(shop: Shop) -> None:
     assert shop.started() == []
 
 
+def dies_in_its_ack_transaction(shop: Shop, name: str) -> None:
+    """A worker is killed between send_offsets and commit: its offsets stay pending."""
+
+    def die(stage: str, _id: str) -> None:
+        if stage == "commit":
+            raise KeyboardInterrupt
+
+    worker = shop.worker(name)
+    steps(worker)
+    shop.fire()
+    shop.cluster.hook = die
+    with pytest.raises(KeyboardInterrupt):
+        steps(worker)
+    shop.cluster.hook = lambda stage, _id: None
+    shop.logs[name].expire()
+
+
+def test_the_open_transaction_of_a_dead_holder_is_ended_after_a_second(shop: Shop) -> None:
+    dies_in_its_ack_transaction(shop, "a")
+    shop.clock.advance(3_001)
+    heir = shop.worker("b")
+    steps(heir)
+    assert shop.terminal() == []
+    shop.clock.advance(1_000)
+    steps(heir, 12)
+    assert shop.told.lines.count("fencing") == 1
+    assert [ack.attempt for ack in shop.terminal()] == [2]
+
+
+def test_the_transaction_of_a_holder_that_still_beats_is_left_alone(shop: Shop) -> None:
+    dies_in_its_ack_transaction(shop, "a")
+    heir = shop.worker("b", heartbeat_timeout_ms=60_000)
+    steps(heir)
+    shop.clock.advance(1_000)
+    steps(heir, 12)
+    assert "fencing" not in shop.told.lines
+    assert shop.terminal() == []
+    shop.cluster.time_out("t.a")
+    steps(heir, 12)
+    assert [ack.attempt for ack in shop.terminal()] == [2]
+
+
 # -- commits ------------------------------------------------------------------------------------------------
 
 

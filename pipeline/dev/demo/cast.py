@@ -17,14 +17,14 @@ from pipeline.core.job import Heartbeat
 from pipeline.core.layout import Layout
 from pipeline.core.states import PartitionState
 from pipeline.dev.demo.handlers import STAGE_VARIABLE
-from pipeline.dev.process import describe_exit, spawn, stop, sweep
+from pipeline.dev.process import describe_exit, spawn, sweep
 from pipeline.ports import Reader
 
 APP = "pipeline.dev.demo.handlers:app"
 WORKERS = ("worker 1", "worker 2")
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.2
-STOP_TIMEOUT_S = 8.0
+STOP_TIMEOUT_S = 5.0
 LAST_LINES = 5
 
 
@@ -79,11 +79,17 @@ class Cast:
         sweep(child)
 
     def stop(self) -> None:
-        """End what runs, workers first, politely within STOP_TIMEOUT_S each."""
+        """SIGTERM to all, SIGKILL to what still runs after STOP_TIMEOUT_S. One SIGTERM each: a second one says
+        that there is no time to leave in order."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in self._children.values():
             child.terminate()
-        for child in reversed(self._children.values()):
-            stop(child, STOP_TIMEOUT_S)
+        for child in self._children.values():
+            try:
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
             sweep(child)
         self._children.clear()
 

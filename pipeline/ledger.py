@@ -1,0 +1,123 @@
+"""Outcomes on their way into the log: one transaction carries acks, what follows from them, and the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.core.acks import AckTracker
+from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RetryStep
+from pipeline.core.handler import DeadEnd
+from pipeline.core.job import Failure
+from pipeline.core.states import PartitionState
+from pipeline.lane import Desk, Flight, Lane
+from pipeline.ports import Clock, Events, GroupLog, Put
+
+BATCH_LIMIT = 200
+"""Outcomes of one ack transaction at most (DESIGN §7)."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an attempt came to, waiting for its ack transaction."""
+
+    flight: Flight
+    puts: list[Put]
+
+    @property
+    def offset(self) -> int:
+        return self.flight.delivery.offset
+
+
+class Ledger:
+    """Outcomes that are not committed yet. Used by the worker's thread only."""
+
+    def __init__(self, *, log: GroupLog, desk: Desk, clock: Clock, events: Events) -> None:
+        self._log = log
+        self._desk = desk
+        self._clock = clock
+        self._events = events
+        self._outcomes: list[Outcome] = []
+        self._limit = BATCH_LIMIT
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    @property
+    def full(self) -> bool:
+        """Whether more than one transaction is waiting."""
+        return len(self._outcomes) > self._limit
+
+    def add(self, flight: Flight, puts: list[Put]) -> None:
+        self._outcomes.append(Outcome(flight, puts))
+
+    def drop_closed(self) -> None:
+        """A late ack of a moved partition cannot enter: its outcome goes with the lane it belongs to."""
+        self._keep(lambda outcome: outcome.flight.lane.state is not PartitionState.CLOSED)
+
+    def _keep(self, wanted: Callable[[Outcome], bool]) -> None:
+        self._outcomes = [outcome for outcome in self._outcomes if wanted(outcome)]
+
+    def commit(self) -> None:
+        """Send what is waiting, at most one transaction. A refused generation keeps it for the next time."""
+        batch = [o for o in self._outcomes if not o.flight.lane.unsure][: self._limit]
+        by_lane: dict[int, list[Outcome]] = {}
+        for outcome in batch:
+            by_lane.setdefault(outcome.flight.lane.number, []).append(outcome)
+        if not batch:
+            return
+        try:
+            self._send(batch, by_lane)
+        except RetryStep as retry:
+            self._events.on("ack_refused", reason=str(retry), outcomes=len(batch))
+        except PoisonRecord as poison:
+            self._bisect(batch, poison)
+        except OutcomeUnknown as unknown:
+            for outcome in batch:
+                outcome.flight.lane.unsure = True
+            self._events.on("outcome_unknown", reason=str(unknown), outcomes=len(batch))
+        else:
+            self._committed(batch, by_lane)
+
+    def _send(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
+        # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
+        membership = self._log.membership()
+        if not membership.owned.issuperset(by_lane):
+            raise RetryStep("a partition of this batch is being moved")
+        offsets = {
+            number: outcomes[0].flight.lane.committable([outcome.offset for outcome in outcomes])
+            for number, outcomes in by_lane.items()
+        }
+        puts = [put for outcome in batch for put in outcome.puts]
+        # Retries last: their owner can read one only after the ack that it follows from is in the log.
+        puts.sort(key=lambda put: put.topic == self._desk.names.jobs)
+        self._log.commit(puts, offsets, membership)
+
+    def _committed(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
+        for outcomes in by_lane.values():
+            outcomes[0].flight.lane.finished([outcome.offset for outcome in outcomes])
+        settled = {id(outcome) for outcome in batch}
+        self._keep(lambda outcome: id(outcome) not in settled)
+        self._limit = min(BATCH_LIMIT, self._limit * 2)
+        self._events.on("acked", outcomes=len(batch))
+
+    def _bisect(self, batch: Sequence[Outcome], poison: PoisonRecord) -> None:
+        """Some record can never be appended: halve until it stands alone, then end that run without it."""
+        if len(batch) > 1:
+            self._limit = max(1, len(batch) // 2)
+            return
+        (outcome,) = batch
+        error = Failure(type="Unappendable", message=str(poison))
+        small = replace(outcome.flight.delivery.run, payload=b"{}")
+        flight = replace(outcome.flight, delivery=replace(outcome.flight.delivery, run=small))
+        decision = DeadEnd(reason="unappendable", error=error)
+        outcome.puts = self._desk.settle(flight, decision, self._clock.now())
+        self._events.on("condemned", job=outcome.flight.run.job_id, reason=str(poison))
+
+    def reconcile(self, lane: Lane, covered: AckTracker) -> None:
+        """After an unknown outcome: what the group's stable offset covers is done, the rest is sent again."""
+        mine = [outcome.offset for outcome in self._outcomes if outcome.flight.lane is lane]
+        done = {offset for offset in mine if not covered.deliver(offset)}
+        lane.finished(done)
+        self._keep(lambda outcome: outcome.flight.lane is not lane or outcome.offset not in done)
+        lane.unsure = False

@@ -1,0 +1,135 @@
+"""How a worker comes to own its partitions: the group's stable offsets, what an earlier owner started, and nobody's
+open transaction in the way (DESIGN §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pipeline.core.acks import AckTracker
+from pipeline.core.errors import RetryStep
+from pipeline.core.identity import Identity
+from pipeline.core.job import Heartbeat, Takeover
+from pipeline.core.states import PartitionState
+from pipeline.heartbeat import read_fleet
+from pipeline.lane import Desk, Lane
+from pipeline.ports import Appender, Clock, CommittedOffset, Events, GroupLog, Random, Reader
+
+ASK_MS = 250
+"""How long one question for stable offsets may hold up the loop; it is asked again in the next step."""
+UNSTABLE_MS = 1_000
+"""Offsets not stable after this long wait behind an open transaction of somebody who may be gone."""
+RECENT_MS = 60_000
+"""How far back heartbeats are looked at, to find who held a partition before."""
+ACKS_LIMIT = 2_000
+"""Records read from an acks partition at a time."""
+
+
+class LaneTakeover:
+    """Takes lanes from ASSIGNED to RUNNING, a bounded piece at each `advance`. Used by the worker's thread only."""
+
+    def __init__(
+        self,
+        *,
+        log: GroupLog,
+        appender: Appender,
+        reader: Reader,
+        desk: Desk,
+        clock: Clock,
+        random: Random,
+        identity: Identity,
+        events: Events,
+        heartbeat_timeout_ms: int,
+        appended: Callable[[Exception | None, int, int], None],
+    ) -> None:
+        """`appended` is told how the takeover records fared."""
+        self._log = log
+        self._appender = appender
+        self._reader = reader
+        self._desk = desk
+        self._clock = clock
+        self._random = random
+        self._identity = identity
+        self._events = events
+        self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self._appended = appended
+        self.generation = 0
+        """Of the group, when a partition was last opened: part of the tokens of what starts from then on."""
+
+    def advance(self, lanes: Iterable[Lane]) -> None:
+        """Whatever can be done now for those of `lanes` that do not run yet."""
+        lanes = list(lanes)
+        self._open_lanes([lane for lane in lanes if lane.state is PartitionState.ASSIGNED])
+        restoring = [lane for lane in lanes if lane.state is PartitionState.RESTORING]
+        running = [lane.number for lane in restoring if self._restore(lane)]
+        if running:
+            self._events.on("running", queue=self._desk.queue, partitions=running)
+
+    def covered(self, lane: Lane) -> AckTracker | None:
+        """After an unknown outcome: what the group's stable offset covers of `lane`; None = not stable yet."""
+        committed = self._log.committed([lane.number], ASK_MS)
+        if lane.number not in committed:
+            return None
+        return AckTracker.from_committed(*(committed[lane.number] or CommittedOffset(0)))
+
+    def _open_lanes(self, lanes: Sequence[Lane]) -> None:
+        if not lanes:
+            return
+        try:
+            self.generation = self._log.membership().generation
+        except RetryStep:
+            return
+        committed = self._log.committed([lane.number for lane in lanes], ASK_MS)
+        acks = self._desk.names.acks(self._desk.queue)
+        for lane in lanes:
+            if lane.number in committed:
+                lane.opened(committed[lane.number])
+                self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
+        self._fence_stale([lane for lane in lanes if lane.number not in committed])
+
+    def _fence_stale(self, lanes: Sequence[Lane]) -> None:
+        """Once per takeover: end the transactions that a dead holder of these partitions has left open, which
+        otherwise keep them for the transaction time-out. Never those of a process that still beats."""
+        monotonic = self._clock.monotonic()
+        for lane in lanes:
+            lane.unstable_since = lane.unstable_since or monotonic
+        stuck = {
+            lane.number: lane
+            for lane in lanes
+            if not lane.fenced_stale and monotonic - (lane.unstable_since or monotonic) >= UNSTABLE_MS
+        }
+        if not stuck:
+            return
+        now = self._clock.now()
+        for seen in read_fleet(self._reader, self._desk.names.fleet, now - RECENT_MS):
+            if seen.at < now - self._heartbeat_timeout_ms and self._held(seen.heartbeat, stuck):
+                self._fence(seen.heartbeat)
+        for lane in stuck.values():
+            lane.fenced_stale = True
+
+    def _held(self, heartbeat: Heartbeat, stuck: Mapping[int, Lane]) -> bool:
+        work = self._desk.names.work(self._desk.queue)
+        return any(owned.topic == work and owned.partition in stuck for owned in heartbeat.owned)
+
+    def _fence(self, stale: Heartbeat) -> None:
+        for transactional_id in stale.transactional_ids:
+            if transactional_id not in self._log.transactional_ids:
+                self._events.on("fencing", process=stale.process, transactional_id=transactional_id)
+                self._log.fence(transactional_id)
+
+    def _takeover_record(self) -> Takeover:
+        return Takeover(
+            process=self._identity.process,
+            transactional_ids=self._log.transactional_ids,
+            generation=self.generation,
+            nonce=f"{self._random.getrandbits(96):024x}",
+            at=self._clock.now(),
+        )
+
+    def _restore(self, lane: Lane) -> bool:
+        """Read on at the acks partition; True once the lane may fetch."""
+        acks = self._desk.names.acks(self._desk.queue)
+        if not lane.restore(self._reader.tail(acks, lane.number, lane.acks_next, ACKS_LIMIT)):
+            return False
+        mark = lane.tracker.mark
+        self._log.start(lane.number, mark if mark > 0 else -1)
+        return True
