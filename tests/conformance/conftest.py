@@ -95,6 +95,12 @@ class World:
     ) -> list[bytes | None]:
         return [r.value() for r in self.reader().read(topic or self.topic, partition, start)]
 
+    def holds(self, expected: list[bytes], partition: int, topic: str | None = None) -> None:
+        """The partition comes to read exactly like this: the markers of a transaction follow its commit."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := self.values(partition, topic)) != expected:
+            assert time.monotonic() < deadline, f"{found} instead of {expected}"
+
     def eventually(self, condition: Callable[[], Any], *logs: GroupLog) -> list[Record]:
         """Poll the logs in turn until the condition holds; what they delivered."""
         records: list[Record] = []
