@@ -12,6 +12,8 @@
 Public names are imported when first used (PEP 562), so a command that only prints its help loads none.
 """
 
+import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -78,6 +80,7 @@ def connect(settings: "Settings") -> "Parts":
     from pipeline.follower import Follower
 
     bootstrap, names = settings.require_bootstrap(), settings.names
+    tell_dev_store(settings)
     appender, reader = KafkaAppender(bootstrap, settings.kafka), KafkaReader(bootstrap, settings.kafka)
     return Parts(
         appender=appender,
@@ -87,6 +90,19 @@ def connect(settings: "Settings") -> "Parts":
         load_layout=lambda: load_layout(settings),
         finder=lambda layout: Follower(reader=reader, names=names, layout=layout),
     )
+
+
+def tell_dev_store(settings: "Settings") -> None:
+    """Say on stderr, once per process, that the store is the one that `dueline dev` runs: nobody named it."""
+    from pipeline.config import running_dev_store
+
+    if settings.bootstrap_servers is None and (found := running_dev_store(settings.state_dir)):
+        _tell(found)
+
+
+@cache
+def _tell(bootstrap: str) -> None:
+    sys.stderr.write(f"dueline: store: the development store at {bootstrap}\n")
 
 
 _parts.connector = connect

@@ -12,7 +12,7 @@ from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RebuildPartition,
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat, Owned, Takeover
 from pipeline.core.states import PartitionState
-from pipeline.heartbeat import Pulse
+from pipeline.heartbeat import REPORT_MS, Pulse
 from pipeline.partition import Emission, Partition, Site
 from pipeline.ports import (
     Clock,
@@ -93,7 +93,9 @@ class Dispatcher:
 
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
-        self._ingest(self._poll(patience_ms))
+        records = self._poll(patience_ms)
+        self._pulse.take_report()
+        self._ingest(records)
         self._take_over()
         self._fence_undecided()
         fired = self._emit_due()
@@ -255,6 +257,9 @@ class Dispatcher:
     # -- waiting and telling --------------------------------------------------------------------------------
 
     def _wait(self) -> int:
+        return min(self._until_due(), REPORT_MS) if self._pulse.waiting else self._until_due()
+
+    def _until_due(self) -> int:
         if any(
             p.state in (PartitionState.ASSIGNED, PartitionState.RESTORING) for p in self._partitions.values()
         ):

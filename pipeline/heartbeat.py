@@ -12,6 +12,8 @@ from pipeline.core.job import Heartbeat
 from pipeline.ports import Appender, Put, Reader, Record
 
 INTERVAL_MS = 1000
+REPORT_MS = 5
+"""How long a loop may wait while a report is still to come."""
 
 
 class Pulse:
@@ -27,6 +29,9 @@ class Pulse:
         self._key = process.encode()
         self._sampled = sampled
         self._next = 0
+        self.waiting = False
+        """Whether the report of the last heartbeat is still to come. Until then the loop should come back soon: a
+        sample is as late as its report is taken, and the store's clock lags by as much."""
 
     def due(self, monotonic: int) -> bool:
         return monotonic >= self._next
@@ -40,10 +45,16 @@ class Pulse:
         self._put(None)
 
     def _put(self, value: bytes | None) -> None:
+        self.waiting = True
         self._appender.append(Put(self._fleet, self._partition, self._key, value), self._done)
-        self._appender.poll(0)
+
+    def take_report(self) -> None:
+        """Take the report of the last heartbeat if it has come; does not wait."""
+        if self.waiting:
+            self._appender.poll(0)
 
     def _done(self, error: Exception | None, _offset: int, log_append_time: int) -> None:
+        self.waiting = False
         if error is None:  # a lost heartbeat is followed by the next; staleness is the readers' judgement
             self._sampled(log_append_time)
 

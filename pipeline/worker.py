@@ -19,12 +19,12 @@ from pipeline.core.errors import (
     TokenExhausted,
     Undecodable,
 )
-from pipeline.core.handler import DeadEnd, Decision, Registry, decide
+from pipeline.core.handler import DeadEnd, Decision, Registry, decide, failure_of
 from pipeline.core.identity import Identity
 from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
-from pipeline.heartbeat import Pulse
+from pipeline.heartbeat import REPORT_MS, Pulse
 from pipeline.lane import Delivery, Desk, Flight, Lane
 from pipeline.ledger import Ledger
 from pipeline.ports import (
@@ -176,7 +176,9 @@ class Worker:
         if self._cleared or self._ledger.full:
             return 0
         restoring = any(lane.state is not PartitionState.RUNNING for lane in self._lanes.values())
-        return BUSY_MS if self.busy or restoring else IDLE_MS
+        if self.busy or restoring:
+            return BUSY_MS
+        return REPORT_MS if self._pulse.waiting else IDLE_MS
 
     # -- receiving and starting -----------------------------------------------------------------------------
 
@@ -227,21 +229,27 @@ class Worker:
     def _start_run(self, lane: Lane, delivery: Delivery) -> None:
         """Write the started record; the handler starts when it is durable."""
         starts = lane.tracker.starts(delivery.offset)
-        now = self._clock.now()
+        # Our clock is a lower bound of the broker's, which has stamped the record already.
+        now = max(self._clock.now(), delivery.fired_at)
+        if starts >= self._limits.max_worker_deaths:
+            problem = f"{starts} workers died while they ran this job"
+            self._give_up(lane, delivery, "max_worker_deaths", Failure(type="WorkerDied", message=problem))
+            return
         try:
             token = make_token(self._era, delivery.run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
-            flight = Flight(lane=lane, delivery=delivery, attempt=starts, token=0, started_at=now)
-            self._end(flight, DeadEnd(reason="token_exhausted", error=_failure(exhausted)))
+            self._give_up(lane, delivery, "token_exhausted", failure_of(exhausted))
             return
         flight = Flight(lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now)
-        if starts >= self._limits.max_worker_deaths:
-            error = Failure(type="WorkerDied", message=f"{starts} workers died while they ran this job")
-            self._end(flight, DeadEnd(reason="max_worker_deaths", error=error))
-            return
         lane.take_off(flight, self._identity.process)
         self._starting += 1
         self._appender.append(self._desk.started(flight), partial(self._started, flight))
+
+    def _give_up(self, lane: Lane, delivery: Delivery, reason: str, error: Failure) -> None:
+        """End a run as dead without starting it; its ack stands for the attempt that was last started."""
+        attempt = max(1, lane.tracker.starts(delivery.offset))
+        flight = Flight(lane=lane, delivery=delivery, attempt=attempt, token=0, started_at=self._clock.now())
+        self._end(flight, DeadEnd(reason=reason, error=error))
 
     def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
         self._starting -= 1
@@ -294,15 +302,15 @@ class Worker:
 
     def _give_up_parked(self) -> None:
         """A handler that no worker has learnt within the limit ends its runs as dead."""
-        monotonic, now = self._clock.monotonic(), self._clock.now()
+        monotonic = self._clock.monotonic()
         for lane in self._lanes.values():
             expired = [offset for offset, (_, deadline) in lane.parked.items() if monotonic >= deadline]
             for offset in expired:
                 delivery, _ = lane.parked.pop(offset)
-                starts = lane.tracker.starts(offset)
-                flight = Flight(lane=lane, delivery=delivery, attempt=starts, token=0, started_at=now)
-                error = Failure(type="UnknownHandler", message=f"no worker knows {delivery.run.handler}")
-                self._end(flight, DeadEnd(reason="unknown_handler", error=error))
+                problem = f"no worker knows {delivery.run.handler}"
+                self._give_up(
+                    lane, delivery, "unknown_handler", Failure(type="UnknownHandler", message=problem)
+                )
 
     # -- back-pressure, heartbeat, leaving ------------------------------------------------------------------
 
@@ -378,7 +386,3 @@ class Worker:
         self._pulse.leave()
         self._appender.flush(timeout_ms)
         self._log.close()
-
-
-def _failure(error: Exception) -> Failure:
-    return Failure(type=type(error).__name__, message=str(error))

@@ -136,8 +136,8 @@ def check(settings: Settings, *, wish: Wish | None = None) -> tuple[Layout, list
     difference if the layout does not fit the wish or the topics; StoreUnreachable."""
     admin, names = topic_admin(settings), settings.names
     layout = _required(admin.meta_if_present(), names)
-    settle(layout, wish or Wish())
-    return layout, _compare(admin, plan(names, layout, admin.brokers()))
+    wanted = settle(layout, wish or Wish())
+    return layout, _compare(admin, plan(names, wanted, admin.brokers()))
 
 
 def preview(settings: Settings, *, wish: Wish | None = None) -> Report:

@@ -68,6 +68,8 @@ class KafkaGroupLog:
         self._problems: list[Exception] = []
         self._turn = 0
         self._closed = False
+        self._suspect = False
+        """Whether the membership was lost since the producers were made."""
         self._consumer = Consumer(settings(bootstrap, client, own))
         require_topic(self._consumer, topic)
         self._producers = [
@@ -110,6 +112,7 @@ class KafkaGroupLog:
         self._give_up(partitions, self._listener.revoked)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._suspect = True
         self._give_up(partitions, self._listener.lost)
 
     def _give_up(self, partitions: list[TopicPartition], tell: Callable[[Sequence[int]], None]) -> None:
@@ -266,8 +269,17 @@ class KafkaGroupLog:
         if any(len(o.metadata.encode()) > METADATA_LIMIT for o in offsets.values()):
             raise ValueError(f"offset metadata of {sorted(offsets)} is over {METADATA_LIMIT} bytes")
         places = [TopicPartition(self._topic, p, o.offset, o.metadata) for p, o in offsets.items()]
+        self._renew_suspects()
         self._turn = (self._turn + 1) % len(self._producers)
         self._producers[self._turn].commit(puts, places, membership.opaque)
+
+    def _renew_suspects(self) -> None:
+        """A producer that knows a coordinator which is gone may hang for ever in send_offsets, whatever its
+        time-out says (librdkafka#5456). A lost membership is how that is noticed: begin anew then."""
+        if self._suspect:
+            for producer in self._producers:
+                producer.renew()
+            self._suspect = False
 
     def fence(self, transactional_id: str) -> None:
         if transactional_id in self._ids:

@@ -109,7 +109,7 @@ class TransactionalProducer:
             self._flush(deadline)
             _repeat(lambda: self._send_offsets(offsets, group_metadata, deadline), deadline)
         except Unusable as error:
-            self._replace()
+            self.renew()
             raise RetryStep(f"{self._id}: {error}") from error
         except Failed as error:
             self._abort(str(error))
@@ -162,7 +162,7 @@ class TransactionalProducer:
         except (Unusable, Failed):
             repeated = True
         if repeated or time.monotonic() - started > SUSPECT_S:
-            self._replace()
+            self.renew()
         if self._failure is not None and self._failure.code() in UNAPPENDABLE:
             raise PoisonRecord(f"{self._id}: {self._failure.str()}")
         raise RetryStep(f"{self._id}: {reason}")
@@ -178,13 +178,13 @@ class TransactionalProducer:
             error = error_of(exception)
             if error.fatal():
                 raise RebuildClients(f"{self._id}: {error.str()}") from exception
-            self._replace()
+            self.renew()
             raise OutcomeUnknown(f"{self._id}: {error.str()}") from exception
         if time.monotonic() - started > SUSPECT_S:
-            self._replace()
+            self.renew()
             raise OutcomeUnknown(f"{self._id}: the commit took over {SUSPECT_S:.0f} s")
 
-    def _replace(self) -> None:
+    def renew(self) -> None:
         """A new producer with the same id; its initialisation decides whatever the old one left open."""
         log.warning("producer replaced", extra={"action": "producer.replaced", "transactional_id": self._id})
         self.close()

@@ -84,8 +84,9 @@ class LazyGroup(click.Group):
 def dueline() -> None:
     """A distributed job scheduler on Apache Kafka: run this handler at time T with payload P.
 
-    Data goes to stdout, messages to stderr; --json works with every command. Exit codes: 0 done, 1 failed or
-    unknown, 2 invalid input, 3 not found, 4 refused or too late, 5 cannot reach the store.
+    Data goes to stdout, messages to stderr; --json works with every command, and an error stays one line on
+    stderr with it. Exit codes: 0 done, 1 failed or unknown, 2 invalid input, 3 not found, 4 refused or too late,
+    5 cannot reach the store.
     """
 
 

@@ -31,11 +31,11 @@ def demo(jobs: int | None, store: str | None, keep: bool) -> int:
 
 
 def _text(found: dict[str, Any]) -> str:
-    stopped = found["duplicates_stopped"]
+    stopped, kinds = found["duplicates_stopped"], found["jobs_by_kind"]
     by = f"{stopped['by_lookup']} by look-up, {stopped['by_server']} by the mail server"
     lines = [
         *_rows(
-            ("jobs", found["jobs"]),
+            ("jobs", f"{found['jobs']} ({kinds['mails']} mails, {kinds['night_jobs']} night jobs)"),
             ("runs", found["runs"]),
             ("attempts", f"{found['attempts']} ({found['restarted_runs']} runs started again)"),
             ("mails sent", found["mails_sent"]),
@@ -50,7 +50,13 @@ def _text(found: dict[str, Any]) -> str:
     ]
     if found["kept"]:
         lines += ["", f"kept: mails and logs in {found['kept']}{_kept_topics(found['store'])}"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _verdict(found["invariants"])])
+
+
+def _verdict(invariants: list[dict[str, Any]]) -> str:
+    broken = sum(not check["holds"] for check in invariants)
+    total = len(invariants)
+    return f"{broken} of {total} promises broken" if broken else f"all {total} promises held"
 
 
 def _kept_topics(store: dict[str, str]) -> str:
@@ -66,14 +72,20 @@ def _spread(values: dict[str, Any]) -> str:
     return f"p50 {values['p50']} ms, p99 {values['p99']} ms, max {values['max']} ms, min {values['min']} ms"
 
 
+def _worker(entry: dict[str, Any]) -> str:
+    """As the lines before the report call it, and as the topics do; one of them if the other is not known."""
+    name, process = entry["name"], entry["worker"]
+    return f"{name} ({process})" if name and process else str(name or process)
+
+
 def _kill(kill: dict[str, Any] | None) -> list[str]:
     if kill is None:
         return []
     lines = _rows(
-        ("killed with SIGKILL", f"{kill['worker']} after it sent {kill['idempotency_key']}"),
+        ("killed with SIGKILL", f"{_worker(kill)} after it sent {kill['idempotency_key']}"),
         ("taken over after", f"{kill['takeover_ms']} ms"),
     )
     for attempt in kill["attempts"]:
-        text = f"{attempt['outcome']}, mail {attempt['mail']}, by {attempt['worker']}"
+        text = f"{attempt['outcome']}, mail {attempt['mail']}, by {_worker(attempt)}"
         lines += _rows((f"  attempt {attempt['attempt']}", text))
     return lines

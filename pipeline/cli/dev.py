@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 from pipeline.adapters.kafka_admin import ensure_topics
+from pipeline.cli.events import readable
 from pipeline.cli.output import emit, note
 from pipeline.config import KAFKA_PREFIX, Settings, load_settings, running_dev_store
 from pipeline.core.errors import InvalidInput, Refused
@@ -38,20 +39,26 @@ class Store(NamedTuple):
 
 
 @click.command()
-@click.option("--app", default=DEMO_APP, metavar="MODULE:APP", help="Your handlers. Default: demo handlers.")
+@click.option("--app", metavar="MODULE:APP", help="Your handlers. Default: the demo handlers.")
 @click.option("--reload", is_flag=True, help="Restart the worker when its code changes (not yet).")
 @click.option("--store", metavar="HOST:PORT", help="Use this Kafka instead of the embedded one.")
 @click.option("--fresh", is_flag=True, help="Forget what the embedded Kafka stored before.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"Of the embedded Kafka; {PREFERRED_PORT} if free.",
+    help=f"Port of the embedded Kafka. Default: {PREFERRED_PORT}, or another if that is taken.",
 )
-def dev(app: str, reload: bool, store: str | None, fresh: bool, port: int | None) -> int:
+def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int | None) -> int:
     """Run a real Kafka, a dispatcher and a worker here, until Ctrl-C.
 
-    Prints the store's address when it is up. If another `dueline dev` runs already, prints that one's. A$
+    Prints the store's address when it is up. If another `dueline dev` runs already, prints that one's. A
     Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
+
+    The demo handlers are demo.echo (its payload is its result), demo.sleep (takes `seconds`) and demo.fail
+    (fails and is retried).
+
+    \b
+    dueline job create demo.echo --payload '{"hello": "world"}' --in 2s
     """
     if reload:
         raise InvalidInput("--reload", "not yet")
@@ -61,9 +68,11 @@ def dev(app: str, reload: bool, store: str | None, fresh: bool, port: int | None
     # A polite stop while the broker still starts takes the same way out as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _opened(told, fresh, port) as opened:
-        settings = _settings(opened)
-        _announce(opened)
-        return 0 if opened.kind == "running" else _run(opened, settings, app)
+        if opened.kind == "running":
+            _refuse_unused(opened, app, port)
+            _announce(opened)
+            return 0
+        return _run(opened, _settings(opened), app)
 
 
 @contextmanager
@@ -105,6 +114,17 @@ def _start_or_find(broker: EmbeddedBroker, settings: Settings, fresh: bool) -> s
             return None
 
 
+def _refuse_unused(running: Store, app: str | None, port: int | None) -> None:
+    """Refused if something was asked for that a `dueline dev` that only finds another one does not do."""
+    if app is not None:
+        advice = f"start `dueline worker --app {app}`"
+        raise Refused(f"--app is not run here, a `dueline dev` runs already: {advice}")
+    if port is not None:
+        raise Refused(
+            f"--port is not used, a `dueline dev` runs already at {running.bootstrap}: stop it before --port"
+        )
+
+
 def _announce(store: Store) -> None:
     words = {
         "embedded": f"store: Kafka {jars.KAFKA_VERSION}, started here, at",
@@ -116,12 +136,21 @@ def _announce(store: Store) -> None:
     sys.stdout.flush()
 
 
-def _run(store: Store, settings: Settings, app: str) -> int:
-    report = ensure_topics(settings)
+def _run(store: Store, settings: Settings, app: str | None) -> int:
+    report = ensure_topics(settings)  # before its address is given out: it may be nobody's
+    _announce(store)
     if store.broker is None:  # that one broker keeps one copy is no news here
         for warning in report.warnings:
             note(warning)
-    return Supervisor(_roles(store, settings, app), TerminalPrinter()).run()
+    return Supervisor(_roles(store, settings, app or DEMO_APP), TerminalPrinter(_trial(store, app))).run()
+
+
+def _trial(store: Store, app: str | None) -> str:
+    """A command to try in a second shell, which is told the store unless it would find this one by itself."""
+    found = store.kind == "embedded" and not os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    told = "" if found else f"DUELINE_BOOTSTRAP_SERVERS={store.bootstrap} "
+    job = """demo.echo --payload '{"hello": "world"}'""" if app is None else "HANDLER --payload '{…}'"
+    return f"{told}dueline job create {job} --in 2s"
 
 
 def _settings(store: Store) -> Settings:
@@ -143,7 +172,9 @@ def _roles(store: Store, settings: Settings, app: str) -> list[Role]:
         command("worker", [*dueline, "worker", "--app", app], env=environment, stop_timeout_s=patience),
     ]
     if store.broker is not None:
-        roles.insert(0, Role(name="broker", start=store.broker.respawn, running=store.broker.process))
+        roles.insert(
+            0, Role(name="broker", start=store.broker.respawn, running=store.broker.process, ready=None)
+        )
     return roles
 
 
@@ -162,10 +193,16 @@ def _environment(store: Store, settings: Settings) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TerminalPrinter:
-    """Events as messages; a child's lines on the stream it wrote to, with its role."""
+    """All on stderr, also what a child wrote to its stdout: ours carries the store's address and nothing else.
+    `trial` is a command to try once all are ready."""
+
+    trial: str
 
     def event(self, role: str, text: str) -> None:
         note(f"{role} {text}")
 
-    def line(self, role: str, stream: str, text: str) -> None:
-        click.echo(f"{role} | {text}", err=stream == "stderr")
+    def line(self, role: str, text: str) -> None:
+        click.echo(f"{role} | {readable(text)}", err=True)
+
+    def all_ready(self) -> None:
+        note(f"ready; try: {self.trial}")

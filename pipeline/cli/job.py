@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -38,7 +39,11 @@ def job() -> None:
 @click.option("--at", metavar="RFC3339", help="When, with an offset or Z; a past instant fires at once.")
 @click.option("--in", "in_", metavar="DURATION", help="How long from now by the store's clock, e.g. 90s.")
 @click.option("--now", is_flag=True, help="At once.")
-@click.option("--idempotency-key", metavar="I", help="What its effect is made unique by. Default: its id.")
+@click.option(
+    "--idempotency-key",
+    metavar="I",
+    help="Key that the handler makes its effect unique by, e.g. an invoice number. Default: the job's id.",
+)
 @click.option("--queue", metavar="Q", help="Whose workers run it. Default: the setting, `default`.")
 @click.option("--max-attempts", type=int, metavar="N", help="Default: the handler's own.")
 @click.option("--timeout", metavar="DURATION", help="Of one attempt. Default: the handler's own.")
@@ -46,10 +51,10 @@ def job() -> None:
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="To list by; may be repeated.")
 @click.option("--header", "headers", multiple=True, metavar="K=V", help="Handed on; may be repeated.")
 @click.option("--file", metavar="JOBS.JSONL|-", help="Create many: one JSON object a line.")
-@click.option("--key", hidden=True)
-@click.option("--unique", hidden=True)
-@click.option("--wait", hidden=True)
-@click.option("--priority", hidden=True)
+@click.option("--key", hidden=True, is_flag=False, flag_value="")
+@click.option("--unique", hidden=True, is_flag=False, flag_value="")
+@click.option("--wait", hidden=True, is_flag=False, flag_value="")
+@click.option("--priority", hidden=True, is_flag=False, flag_value="")
 def create(file: str | None, now: bool, **options: Any) -> None:
     """Create one job for HANDLER and answer its id once the store has acknowledged it; or, with --file, one
     for each line.
@@ -89,6 +94,8 @@ def _create_one(given: dict[str, Any], now: bool) -> None:
             )
             _warn_unknown(app, {handler})
     except InvalidInput as error:
+        if error.field == "at" and not given.keys() & {"at", "in_"}:
+            raise click.UsageError("one of --at, --in, --now is needed") from error
         raise InvalidInput(_option(error.field), error.problem) from error
 
 
@@ -127,7 +134,9 @@ def _opened(field: str, path: str) -> IO[bytes]:
 def _parse(field: str, text: str | bytes) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidInput(field, "nested too deeply") from None
+    except ValueError as error:
         raise InvalidInput(field, f"is not JSON: {error}") from error
 
 
@@ -176,8 +185,8 @@ def _create_file(path: str) -> None:
 
 
 def _bad_line(number: int, accepted: int, error: InvalidInput) -> InvalidInput:
-    # A bad item carries what is wrong in it as its cause; a line that is no item is raised as it is.
-    problem = error.__cause__ if isinstance(error.__cause__, InvalidInput) else error
+    # A bad item carries what is wrong in it as its context; a line that is no item is raised as it is.
+    problem = error.__context__ if isinstance(error.__context__, InvalidInput) else error
     stored = f"the {accepted} jobs before it are stored" if accepted else "nothing is stored"
     return InvalidInput(f"line {number}: {_field(problem.field)}", f"{problem.problem}; {stored}")
 
@@ -298,7 +307,12 @@ def list_(
         due_to=None if due_to is None else parse_instant("--due-to", due_to),
     )
     with following() as store:
-        emit(store.follower.jobs(wanted, limit), "{0[id]}  {0[status]:8}  {0[due_at]}  {0[handler]}".format)
+        jobs = iter(store.follower.jobs(wanted, limit))
+        first = next(jobs, None)
+        if first is None:
+            note("no job matches")
+        else:
+            emit(chain([first], jobs), "{0[id]}  {0[status]:8}  {0[due_at]}  {0[handler]}".format)
 
 
 # -- not yet ------------------------------------------------------------------------------------------------

@@ -17,10 +17,13 @@ def dispatcher(slot: int | None) -> None:
     Start as many as you like, on any host: the group shares the partitions out. Events go to stderr, one JSON
     object a line.
     """
+    from pipeline import tell_dev_store
     from pipeline.config import load_settings
     from pipeline.service import run_dispatcher
 
-    run_dispatcher(load_settings(), slot=slot)
+    settings = load_settings()
+    tell_dev_store(settings)
+    run_dispatcher(settings, slot=slot)
 
 
 @click.command()
@@ -47,9 +50,11 @@ def worker(target: str, queues: tuple[str, ...], concurrency: int | None) -> Non
     SIGTERM drains: what runs may finish within DUELINE_DRAIN_TIMEOUT_MS, the rest goes back unspent. A second
     signal ends at once.
     """
+    from pipeline import tell_dev_store
     from pipeline.config import load_settings
     from pipeline.service import load_app, run_worker
 
     settings = load_settings(concurrency=concurrency)
     app = load_app(target)
+    tell_dev_store(settings)
     run_worker(settings, app, queues=queues or (settings.queue,), concurrency=settings.concurrency)

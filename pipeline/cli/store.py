@@ -25,7 +25,7 @@ class Store:
 @contextmanager
 def following() -> Iterator[Store]:
     """Raises StoreUnreachable; Refused if its topics are missing."""
-    found = parts.connector(load_settings())
+    found = parts.connect(load_settings())
     try:
         layout = found.load_layout()
         follower = Follower(reader=found.reader, names=found.names, layout=layout)

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
+from pipeline import tell_dev_store
 from pipeline.adapters import kafka_admin
 from pipeline.adapters.kafka_admin import Report
 from pipeline.cli.output import emit, note, table
-from pipeline.config import DEV_STORE, Settings, load_settings
+from pipeline.config import Settings, load_settings
 from pipeline.core.errors import InvalidInput
 from pipeline.core.layout import Layout
 from pipeline.core.times import parse_duration
@@ -31,10 +32,28 @@ def topics() -> None:
 def layout_options(command: F) -> F:
     """What a caller may ask of the layout."""
     for option in (
-        click.option("--bucket-width", metavar="D", help="Of one bucket, e.g. 60s; at first creation."),
-        click.option("--ring", type=click.IntRange(min=1), help="Partitions of a shard; at first creation."),
-        click.option("--shards", type=click.IntRange(min=1), help="Shards of the jobs; at first creation."),
-        click.option("--queue", "queues", multiple=True, metavar="Q[:PARTITIONS]", help="May be repeated."),
+        click.option(
+            "--bucket-width",
+            metavar="D",
+            help="Due time that shares one partition before the next one's turn, e.g. 60s; fixed once created.",
+        ),
+        click.option(
+            "--ring",
+            type=click.IntRange(min=1),
+            help="Partitions of each shard of the jobs topic; fixed once created.",
+        ),
+        click.option(
+            "--shards",
+            type=click.IntRange(min=1),
+            help="Shards of the jobs topic: it has SHARDS x RING partitions; fixed once created.",
+        ),
+        click.option(
+            "--queue",
+            "queues",
+            multiple=True,
+            metavar="Q[:PARTITIONS]",
+            help="A queue to have; may be repeated.",
+        ),
     ):
         command = option(command)
     return command
@@ -119,8 +138,7 @@ def upgrade(only_print: bool, **options: Any) -> int:
 
 def _settings() -> Settings:
     settings = load_settings()
-    if settings.source("bootstrap_servers") == DEV_STORE:
-        note(f"using the store of `dueline dev` at {settings.require_bootstrap()}")
+    tell_dev_store(settings)
     return settings
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from pipeline.client import parts
 from pipeline.config import Settings, load_settings
-from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
 from pipeline.core.handler import DEFAULT_MAX_ATTEMPTS, Duration, Registry
 from pipeline.core.retry import RetryPolicy
 
@@ -25,6 +25,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FLUSH_MS = 5_000
 _log = logging.getLogger("dueline")
+
+
+class _Unchained:
+    """Around what a user calls: an error of ours leaves as one traceback, whose last line says what to do. What
+    it was raised from stays in its `__context__`. A class, since a generator would add frames of its own."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, DuelineError):
+            error.__cause__ = None  # which also hides the context, as `from None` does
+
+
+_unchained = _Unchained()
 
 
 class Dueline:
@@ -39,9 +55,10 @@ class Dueline:
     """
 
     def __init__(self, *, connect: Callable[[Settings], parts.Parts] | None = None, **settings: Any) -> None:
-        self.settings = load_settings(**settings)
+        with _unchained:
+            self.settings = load_settings(**settings)
         self.registry = Registry()
-        self._connect = connect or parts.connector
+        self._connect = connect or parts.connect
         self._start = threading.Lock()
         self._connection: Connection | None = None
         self._at_exit: weakref.finalize[[Connection], Dueline] | None = None
@@ -89,8 +106,9 @@ class Dueline:
         Raises InvalidInput naming the option, with nothing stored; StoreUnreachable if the store did not
         confirm within 10 s (it may still have the job); Refused if its topics are missing.
         """
-        connection, ref, delivery = self._create({"handler": handler, "payload": payload, **options})
-        connection.wait(delivery)
+        with _unchained:
+            connection, ref, delivery = self._create({"handler": handler, "payload": payload, **options})
+            connection.wait(delivery)
         return ref
 
     async def aschedule(
@@ -100,8 +118,9 @@ class Dueline:
         import asyncio  # 40 ms that a process without a loop need not pay
 
         request = {"handler": handler, "payload": payload, **options}
-        connection, ref, delivery = await asyncio.to_thread(self._create, request)
-        await connection.wait_async(delivery)
+        with _unchained:
+            connection, ref, delivery = await asyncio.to_thread(self._create, request)
+            await connection.wait_async(delivery)
         return ref
 
     def _create(self, request: Mapping[str, Any]) -> tuple[Connection, JobRef, Delivery]:
@@ -123,7 +142,8 @@ class Dueline:
         from pipeline.client.bulk import schedule_all
 
         # A generator of this object's own, so that it lives as long as its jobs are wanted.
-        yield from schedule_all(self._connected(), jobs)
+        with _unchained:
+            yield from schedule_all(self._connected(), jobs)
 
     # -- reading and changing jobs --------------------------------------------------------------------------
 
@@ -132,14 +152,15 @@ class Dueline:
 
         Raises NotFound, InvalidInput('id') if the id is malformed, StoreUnreachable.
         """
-        with self._connected().reading() as finder:
+        with _unchained, self._connected().reading() as finder:
             return finder.job(job_id)
 
     def live_handlers(self) -> frozenset[str]:
         """Names of the handlers that a live worker runs now. Raises StoreUnreachable."""
-        connection = self._connected()
-        with connection.reading() as finder:
-            return finder.live_handlers(connection.clock.now())
+        with _unchained:
+            connection = self._connected()
+            with connection.reading() as finder:
+                return finder.live_handlers(connection.clock.now())
 
     def cancel(self, job_id: str) -> NoReturn:
         """Not yet: InvalidInput."""
@@ -158,7 +179,8 @@ class Dueline:
     def flush(self, timeout_ms: int = EXIT_FLUSH_MS) -> None:
         """Wait until everything in flight is durable; StoreUnreachable if it is not within the time."""
         if self._connection is not None:
-            self._connection.flush(timeout_ms)
+            with _unchained:
+                self._connection.flush(timeout_ms)
 
     def close(self, timeout_ms: int = EXIT_FLUSH_MS) -> None:
         """Flush and disconnect; a later call connects anew. StoreUnreachable as `flush`."""
@@ -166,7 +188,8 @@ class Dueline:
             connection, self._connection = self._connection, None
             if connection is not None and self._at_exit is not None:
                 self._at_exit.detach()
-                connection.close(timeout_ms)
+                with _unchained:
+                    connection.close(timeout_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -180,9 +203,8 @@ class Dueline:
         connection = self._connection
         if connection is not None:
             return connection
-        from pipeline.client.connection import (
-            Connection,
-        )  # Avro and Kafka are not loaded before they are used
+        # Avro and Kafka are not loaded before they are used.
+        from pipeline.client.connection import Connection
 
         with self._start:
             if self._connection is None:

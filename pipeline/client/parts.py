@@ -40,6 +40,11 @@ class Parts:
     finder: Callable[[Layout], JobFinder]
 
 
-def connector(settings: Settings) -> Parts:
-    """The real parts for some settings. Replaced by the package root, which any import of this runs first."""
-    raise NotImplementedError
+connector: Callable[[Settings], Parts] | None = None
+"""Makes the real parts for some settings. Set by the package root, which any import of this module runs."""
+
+
+def connect(settings: Settings) -> Parts:
+    """The parts for `settings`. Raises StoreUnreachable if no store is known."""
+    assert connector is not None, "the package root sets it"
+    return connector(settings)

@@ -106,7 +106,9 @@ class Requests:
             raise InvalidInput("payload", f"must be a JSON object, not {type(payload).__name__}")
         try:
             data = _encode(payload).encode()
-        except (TypeError, ValueError, RecursionError) as error:
+        except RecursionError:
+            raise InvalidInput("payload", "nested too deeply") from None
+        except (TypeError, ValueError) as error:
             raise InvalidInput("payload", f"is not JSON: {error}") from error
         if len(data) > self._payload_limit:
             raise InvalidInput(

@@ -34,24 +34,26 @@ CHUNK = 65_536
 
 
 class Printer(Protocol):
-    """Where lines go. `stream` is "stdout" or "stderr", the one of the child."""
+    """Where lines go: what became of a role, and what its process wrote. `all_ready` is called once, when every
+    role that says when it is ready has said so."""
 
     def event(self, role: str, text: str) -> None: ...
-    def line(self, role: str, stream: str, text: str) -> None: ...
+    def line(self, role: str, text: str) -> None: ...
+    def all_ready(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """A child to keep running. `start` starts it; `running` is the process if it runs already.
 
-    The first line of its output that contains `ready` is announced; `stop_timeout_s` is its time after
-    SIGTERM.
+    The first line of its output that contains `ready` is announced (None: it never says); `stop_timeout_s` is
+    its time after SIGTERM.
     """
 
     name: str
     start: Callable[[], subprocess.Popen[bytes]]
     running: subprocess.Popen[bytes] | None = None
-    ready: str = '"action": "running"'
+    ready: str | None = '"action": "running"'
     stop_timeout_s: float = 10.0
 
 
@@ -84,7 +86,6 @@ class _Pipe:
     """One output of one child, with the line it has not finished yet."""
 
     child: _Child
-    stream: str
     partial: bytes = b""
 
 
@@ -99,6 +100,7 @@ class Supervisor:
         self._asked_at = -REPEAT_S
         self._refused = False
         self._stopping = False
+        self._all_ready = False
 
     def run(self) -> int:
         """Run until SIGINT, SIGTERM or SIGHUP (0), or until a child says it was told nonsense (2).
@@ -166,10 +168,10 @@ class Supervisor:
         verb = "started" if child.process is None else "restarted"
         child.process = running or child.role.start()
         child.started_at, child.restart_at, child.ready = time.monotonic(), None, False
-        for stream, pipe in (("stdout", child.process.stdout), ("stderr", child.process.stderr)):
+        for pipe in (child.process.stdout, child.process.stderr):
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
-                self._selector.register(pipe, selectors.EVENT_READ, _Pipe(child, stream))
+                self._selector.register(pipe, selectors.EVENT_READ, _Pipe(child))
         self._printer.event(child.role.name, f"{verb} (pid {child.process.pid})")
 
     def _read(self, pipe: IO[bytes], data: _Pipe) -> bool:
@@ -192,11 +194,14 @@ class Supervisor:
         pipe.close()
 
     def _pass_on(self, data: _Pipe, raw: bytes) -> None:
-        line = raw.decode(errors="replace")
-        self._printer.line(data.child.role.name, data.stream, line)
-        if not data.child.ready and data.child.role.ready in line:
-            data.child.ready = True
-            self._printer.event(data.child.role.name, "ready")
+        child, line = data.child, raw.decode(errors="replace")
+        self._printer.line(child.role.name, line)
+        if not child.ready and child.role.ready is not None and child.role.ready in line:
+            child.ready = True
+            self._printer.event(child.role.name, "ready")
+            if not self._all_ready and all(c.ready or c.role.ready is None for c in self._children):
+                self._all_ready = True
+                self._printer.all_ready()
 
     def _reap(self, child: _Child) -> None:
         """Notice that a child ended, and plan its restart."""

@@ -25,7 +25,9 @@ def load_app(target: str) -> Dueline:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise InvalidInput("app", f"importing {module_name} failed{_where(error)}: {error!r}") from error
-    app = getattr(module, attribute, None)
+    if not hasattr(module, attribute):
+        raise InvalidInput("app", f"{module_name} has no {attribute!r}")
+    app = getattr(module, attribute)
     if not isinstance(app, Dueline):
         raise InvalidInput("app", f"{target!r} is {type(app).__name__}, not a Dueline")
     return app

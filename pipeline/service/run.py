@@ -24,6 +24,7 @@ from pipeline.config import Settings
 from pipeline.core.errors import InvalidInput
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
+from pipeline.core.names import check_name
 from pipeline.core.topics import DELETE_RETENTION_MS
 from pipeline.dispatcher import Dispatcher
 from pipeline.heartbeat import Pulse
@@ -153,9 +154,9 @@ def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concu
     stop.listen()
     with plant(settings, "worker", None) as site:
         for queue in queues:
-            if queue not in site.layout.queues:
+            if check_name("queue", queue) not in site.layout.queues:
                 raise InvalidInput(
-                    "queue", f"unknown queue {queue!r}: `dueline topics create --queue {queue}`"
+                    "queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
                 )
         share = max(1, concurrency // len(queues))
         crews = [Crew(queue, HandlerExecutor(share), share, itertools.count(1)) for queue in queues]

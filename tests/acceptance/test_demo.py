@@ -79,6 +79,7 @@ def test_the_whole_night(demo: Demo) -> None:
     assert found["store"]["kind"] == "embedded"
     assert found["mails_sent"] == 1000
     assert found["jobs"] == found["runs"] > 1000
+    assert found["jobs"] == sum(found["jobs_by_kind"].values())
     assert found["attempts"] > found["jobs"], "the killed worker's runs were started again"
     assert found["emit_delay_ms"]["min"] >= 0
     assert found["duplicates_stopped"]["total"] >= 1
@@ -86,6 +87,7 @@ def test_the_whole_night(demo: Demo) -> None:
     assert (first["outcome"], first["mail"]) == ("no ack", "sent")
     assert (second["outcome"], second["mail"]) == ("succeeded", "stopped")
     assert first["worker"] != second["worker"]
+    assert {first["name"], second["name"]} == {"worker 1", "worker 2"}
     assert found["kill"]["takeover_ms"] < 30_000
     assert "killed with SIGKILL" in err
     assert f"store: Kafka 4.4.0, started here, at {found['store']['bootstrap']}" in err

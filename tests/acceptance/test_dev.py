@@ -134,6 +134,8 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
         answer = json.loads(first.process.stdout.readline())
         jsonschema.validate(answer, SCHEMA)
         assert answer == {"bootstrap": address, "store": "embedded"}
+        first.until("^dueline: ready; try: .*dueline job create demo.echo .* --in 2s$")
+        assert any(re.search(r"^dispatcher \| running partitions=\d+-\d+", line) for line in first.seen)
 
         second = run(shell, "dev", "--json")
         assert second.returncode == 0
@@ -141,16 +143,24 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
         refused = run(shell, "dev", "--fresh")
         assert refused.returncode == 4
         assert "stop it before --fresh" in refused.stderr
+        for option, told in (
+            (("--app", "x:app"), "start `dueline worker --app x:app`"),
+            (("--port", "1"), f"runs already at {address}"),
+        ):
+            unused = run(shell, "dev", *option)
+            assert (unused.returncode, unused.stdout, unused.stderr.count("\n")) == (4, "", 1)
+            assert told in unused.stderr
 
         for role in ("worker", "dispatcher", "broker"):
             os.kill(first.pid(role), signal.SIGKILL)
             first.until(rf"^dueline: {role} died \(SIGKILL\)")
             first.until(rf"^dueline: {role} restarted")
         eventually(lambda: running_dev_store(state) == address, 60)
-        assert echoed(shell) == {"text": "hello"}
+        assert echoed(shell, address) == {"text": "hello"}
 
         first.process.send_signal(signal.SIGTERM)
         assert first.rest() == 0
+        assert first.process.stdout.read() == ""
     assert [line for line in first.seen if line.startswith("dueline:")][-3:] == [
         f"dueline: {role} stopped" for role in ("worker", "dispatcher", "broker")
     ]
@@ -158,11 +168,12 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
     assert not (state / "dev.json").exists()
 
 
-def echoed(shell: dict[str, str]) -> Any:
+def echoed(shell: dict[str, str], address: str | None) -> Any:
     """The result of a job that went all the way, found through the running store alone."""
     clean = {name: value for name, value in shell.items() if "KAFKA" not in name}
     created = run(clean, "job", "create", "demo.echo", "--payload", '{"text": "hello"}', "--now", "--json")
     assert created.returncode == 0, created.stderr
+    assert created.stderr.count(f"dueline: store: the development store at {address}\n") == 1
     id_ = json.loads(created.stdout)["id"]
     while True:  # the test's time-out is the deadline
         got = run(clean, "job", "get", id_, "--json")
@@ -204,11 +215,17 @@ def test_a_handler_module_that_is_not_there_ends_it(shell: dict[str, str]) -> No
     assert left(shell) == []
 
 
+def test_a_store_that_does_not_answer_is_given_to_nobody(shell: dict[str, str]) -> None:
+    done = run(shell | {"DUELINE_STORE_TIMEOUT_MS": "500"}, "dev", "--store", "127.0.0.1:1")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (5, "", 1)
+    assert "127.0.0.1:1" in done.stderr
+
+
 @pytest.mark.timeout(120)
 def test_uses_the_store_it_was_told(shell: dict[str, str], broker: str, prefix: str) -> None:
     clean = {name: value for name, value in shell.items() if "KAFKA" not in name} | {"DUELINE_PREFIX": prefix}
-    with dev(clean, "--store", broker) as told:
-        told.until("^dueline: worker ready")
+    with dev(clean, "--store", broker, "--app", "pipeline.dev.handlers:app") as told:
+        told.until(f"^dueline: ready; try: DUELINE_BOOTSTRAP_SERVERS={broker} dueline job create HANDLER ")
         told.process.send_signal(signal.SIGINT)
         assert told.rest() == 0
     assert told.seen[0] == f"dueline: store: the Kafka you named, at {broker}"

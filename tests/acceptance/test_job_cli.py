@@ -87,7 +87,8 @@ def test_bad_input_has_one_line_and_stores_nothing(shell: Shell) -> None:
         ran = shell("job", "create", *words)
         assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
         assert told in ran.stderr
-    assert shell("job", "list", "--handler", "bad").stdout == ""
+    listed = shell("job", "list", "--handler", "bad")
+    assert (listed.stdout, listed.stderr) == ("", "dueline: no job matches\n")
 
 
 def test_an_unknown_job_is_exit_code_3(shell: Shell) -> None:

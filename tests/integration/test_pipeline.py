@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from integration.fleet import Eventually, Fleet, fleet
 
+from pipeline.adapters.kafka_admin import topic_admin
+from pipeline.core.errors import StoreUnreachable
+from pipeline.dev.broker import EmbeddedBroker
+
 APP = """
 import pathlib, time
 from pipeline import Dueline, Dead
@@ -139,3 +143,30 @@ def test_sigterm_drains_and_a_restart_goes_on_where_it_stood(shop: Fleet, eventu
     shop.worker()
     eventually(lambda: shop.client.get(waiting.id)["status"] == "succeeded", timeout=30)
     assert len(shop.work()) == 2
+
+
+def answers(shop: Fleet) -> bool:
+    try:
+        return topic_admin(shop.settings).brokers() == 1
+    except StoreUnreachable:
+        return False
+
+
+@pytest.mark.timeout(150)
+def test_a_killed_broker_costs_no_attempt_and_no_process(
+    prefix: str, tmp_path: Path, eventually: Eventually
+) -> None:
+    """librdkafka can hang for ever on a coordinator that is gone (librdkafka#5456); the watchdog would end it."""
+    with EmbeddedBroker(tmp_path / "store") as store, fleet(store.bootstrap, prefix, tmp_path, APP) as shop:
+        processes = [shop.dispatcher(), shop.worker()]
+        before = shop.client.schedule("count", {"n": 1}, in_="100ms")
+        eventually(lambda: shop.client.get(before.id)["status"] == "succeeded", timeout=40)
+        store.process.kill()
+        store.process.wait(10)
+        store.respawn()
+        eventually(lambda: answers(shop), timeout=60)
+        after = shop.client.schedule("count", {"n": 2}, in_="100ms")
+        eventually(lambda: shop.client.get(after.id)["status"] == "succeeded", timeout=60)
+        (run,) = shop.client.get(after.id)["runs"]
+        assert [attempt["outcome"] for attempt in run["attempts"]] == ["succeeded"]
+        assert [process.poll() for process in processes] == [None, None]

@@ -360,6 +360,10 @@ def test_create_check_alter_check_upgrade(
     assert main(["topics", "check", "--json", *SIZE]) == 0
     assert answer("topics_check", capsys)["ok"] is True
 
+    assert main(["topics", "check", "--json", "--queue", "nowhere:1"]) == 1
+    missing = {finding["topic"] for finding in answer("topics_check", capsys)["findings"]}
+    assert missing == {settings.names.work("nowhere"), settings.names.acks("nowhere")}
+
     admin.alter(settings.names.jobs, {"cleanup.policy": "delete"})
     eventually(lambda: check(settings)[1])
     assert main(["topics", "check", "--json"]) == 1

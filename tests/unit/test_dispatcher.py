@@ -12,6 +12,7 @@ from pipeline import codec
 from pipeline.adapters.memory import CommitFault, MemoryAppender, MemoryClock, MemoryGroupLog
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_index import MemoryIndex
+from pipeline.adapters.store_clock import WINDOW_MS, StoreClock
 from pipeline.core import keys
 from pipeline.core.errors import PoisonRecord
 from pipeline.core.identity import Identity
@@ -260,3 +261,38 @@ def test_a_heartbeat_tells_partitions_and_states(house: House) -> None:
     assert codec.HEARTBEAT.decode(values[-1]).process == "d"
     dispatcher.close()
     assert house.values(NAMES.fleet)[-1] == b""
+
+
+class SlowAppender(MemoryAppender):
+    """Its reports take a round trip, as they do on a network."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house.cluster)
+        self._house = house
+        self._ready_at = 0
+
+    def append(self, put: Put, done: Any = None) -> None:
+        self._ready_at = self._house.clock.monotonic() + 8
+        super().append(put, done)
+
+    def poll(self, timeout_ms: int) -> None:
+        if timeout_ms or self._house.clock.monotonic() >= self._ready_at:
+            super().poll(timeout_ms)
+
+
+def test_a_clock_that_only_hears_heartbeats_keeps_up(house: House) -> None:
+    """A report taken at the next heartbeat makes the sample, and every job, a second late."""
+    appender = SlowAppender(house)
+    clock = StoreClock(appender, NAMES.fleet, monotonic=house.clock.monotonic)
+    dispatcher = house.dispatcher("d")
+    dispatcher._pulse = Pulse(
+        appender=appender,
+        fleet=NAMES.fleet,
+        partitions=1,
+        process="d",
+        sampled=lambda at: clock.sample(at, house.clock.monotonic()),
+    )
+    clock.now()
+    while house.clock.monotonic() < 2 * WINDOW_MS:  # until the first probe counts no more
+        house.clock.advance(max(1, dispatcher.step(0)))
+    assert house.clock.now() - clock.now() < 50

@@ -36,6 +36,8 @@ class Cast:
         self._directory = directory
         self._environment = environment(settings, os.environ) | {STAGE_VARIABLE: str(stage_file)}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self.names: dict[int, str] = {}
+        """Of every process that was started, by pid; also of those that ended."""
 
     def start(self) -> None:
         self._spawn("dispatcher", "dispatcher")
@@ -101,6 +103,7 @@ class Cast:
             self._children[name] = spawn(
                 [sys.executable, "-m", "pipeline", *command], env=self._environment, cwd=root, stderr=log
             )
+        self.names[self._children[name].pid] = name
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name.replace(' ', '_')}.log"

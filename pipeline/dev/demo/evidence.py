@@ -15,6 +15,13 @@ from pipeline.dev.demo.mailbox import Stopped, Stored
 from pipeline.ports import Reader, Record
 
 
+class Created(NamedTuple):
+    """A job record."""
+
+    idempotency_key: str
+    handler: str
+
+
 class Emission(NamedTuple):
     """A record of the work topic. `appended_at` is its LogAppendTime, `due_at` when its run was due."""
 
@@ -49,9 +56,9 @@ class End(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """Everything that the report is made of. `created` holds the idempotency key of every job record."""
+    """Everything that the report is made of."""
 
-    created: list[str] = field(default_factory=list)
+    created: list[Created] = field(default_factory=list)
     emissions: list[Emission] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -102,7 +109,8 @@ def _values(reader: Reader, topic: str) -> Iterator[bytes]:
 def _job(found: Evidence, record: Record) -> None:
     value = record.value()
     if value is not None and parse_jobs_key(record.key() or b"").kind is JobsKind.JOB:
-        found.created.append(codec.RUN.decode(value).idempotency_key)
+        run = codec.RUN.decode(value)
+        found.created.append(Created(run.idempotency_key, run.handler))
 
 
 def _fact(found: Evidence, record: Record) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,12 +21,13 @@ from pipeline.core.times import format_instant
 from pipeline.dev.demo import store as stores
 from pipeline.dev.demo.cast import Cast
 from pipeline.dev.demo.evidence import read_topics
-from pipeline.dev.demo.handlers import DUNNING, Stage
+from pipeline.dev.demo.handlers import Stage
 from pipeline.dev.demo.mailbox import Mailbox
 from pipeline.dev.demo.report import Kill, Observed, report
 from pipeline.dev.demo.screen import Counts, Screen
 from pipeline.dev.demo.script import LEAD_MS, NIGHT_MS, Script, requests
 from pipeline.dev.demo.smtp import MailServer
+from pipeline.dev.demo.steps import step
 from pipeline.dev.demo.watch import Tally, store_ahead_ms, wall_ms, watches
 
 PATIENCE_MS = 30_000
@@ -43,7 +45,8 @@ def play(script: Script, *, told: str | None, keep: bool, screen: Screen) -> dic
         directory = stack.enter_context(_directory(keep))
         opened = stack.enter_context(stores.opened(told, directory, screen, keep=keep))
         settings = opened.settings
-        ensure_topics(settings)
+        with step("topics"):
+            ensure_topics(settings)
         found = Stagehand(script, settings, directory, screen, stack).run()
         return {
             **found,
@@ -83,20 +86,29 @@ class Stagehand:
 
     def run(self) -> dict[str, Any]:
         """Start the processes, play the night, read everything back."""
+        reader, ahead = self._connected()  # before the processes start and want the machine for themselves
         self._cast.start()
-        reader, ahead = self._connected()
         tally = Tally(ahead)
         with ExitStack() as watching:
-            for watch in watches(self._settings, reader, tally):
-                watching.enter_context(watch)
-            self._cast.wait_until_ready(reader, load_layout(self._settings))
+            with step("watching the topics"):
+                for watch in watches(self._settings, reader, tally):
+                    watching.enter_context(watch)
+            with step("starting the processes"):
+                self._cast.wait_until_ready(reader, load_layout(self._settings))
             self._screen.tell(f"ready: {self._cast}")
-            self._pass_the_night(self._schedule(ahead), ahead, tally)
+            with step("storing the jobs"):
+                opening = self._schedule(ahead)
+            self._pass_the_night(opening, ahead, tally)
         self._cast.stop()
         self._screen.tell("the night is over; reading back the topics and the mail store")
-        evidence = read_topics(reader, self._settings.names, self._settings.queue)
+        return self._read_back(reader, tally)
+
+    def _read_back(self, reader: KafkaReader, tally: Tally) -> dict[str, Any]:
+        with step("reading back"):
+            evidence = read_topics(reader, self._settings.names, self._settings.queue)
         evidence.mails, evidence.stopped = self._mailbox.mails(), self._mailbox.stopped()
-        return report(self._script.jobs, evidence, Observed(lateness=tally.lateness, kill=self._kill))
+        observed = Observed(lateness=tally.lateness, kill=self._kill, names=self._cast.names)
+        return report(self._script.jobs, evidence, observed)
 
     def _connected(self) -> tuple[KafkaReader, int]:
         """A reader, and by how much the store's clock is ahead of ours."""
@@ -105,7 +117,8 @@ class Stagehand:
         self._stack.callback(appender.close)
         reader = KafkaReader(bootstrap, client)
         self._stack.callback(reader.close)
-        return reader, store_ahead_ms(appender, self._settings.names.fleet)
+        with step("clock probe"):
+            return reader, store_ahead_ms(appender, self._settings.names.fleet)
 
     def _schedule(self, ahead: int) -> int:
         """Create every job; epoch ms, by our clock, at which the night starts."""
@@ -117,9 +130,11 @@ class Stagehand:
             kafka=self._settings.kafka,
         ) as client:
             stored = sum(1 for _ in client.schedule_many(requests(self._script, opening + ahead)))
+        mails = self._script.mails
         self._screen.tell(
-            f"{stored} jobs stored; the night of {_instant(self._script.night.starts)} to"
-            f" {_instant(self._script.night.ends)} is compressed to {NIGHT_MS / 1000:.0f} s"
+            f"{stored} jobs stored ({mails} mails, {stored - mails} night jobs); the night of"
+            f" {_minute(self._script.night.starts)} to {_minute(self._script.night.ends)} UTC is compressed to"
+            f" {NIGHT_MS / 1000:.0f} s"
         )
         return opening
 
@@ -141,7 +156,7 @@ class Stagehand:
     def _counts(self, due: int, tally: Tally) -> Counts:
         return Counts(
             jobs=len(self._script.jobs),
-            mails=sum(job.handler == DUNNING for job in self._script.jobs),
+            mails=self._script.mails,
             due=due,
             fired=len(tally.lateness),
             started=len(tally.started),
@@ -190,5 +205,10 @@ def orderly_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _instant(when: Any) -> str:
+def _instant(when: datetime) -> str:
     return format_instant(round(when.timestamp() * 1000))
+
+
+def _minute(when: datetime) -> str:
+    """For people: no invoice is due at a second."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.core.job import AckState
 from pipeline.core.times import format_instant
 from pipeline.dev.demo.evidence import Emission, End, Evidence, Start
-from pipeline.dev.demo.handlers import DUNNING
+from pipeline.dev.demo.handlers import DUNNING, NIGHT_JOB
 from pipeline.dev.demo.inputs import Planned
 
 NAMED = 3
@@ -33,10 +33,11 @@ class Kill:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What cannot be read from the topics afterwards: when a waiting consumer had each run-1 record (lateness
-    in ms), and the kill, None if it did not come to it."""
+    in ms), the kill, None if it did not come to it, and what the screen calls the processes, by pid."""
 
     lateness: Sequence[int]
     kill: Kill | None
+    names: Mapping[int, str]
 
 
 class Check(NamedTuple):
@@ -56,6 +57,7 @@ def report(planned: Sequence[Planned], evidence: Evidence, observed: Observed) -
     return {
         "ok": all(check.holds for check in checks),
         "jobs": len(evidence.created),
+        "jobs_by_kind": _kinds(evidence),
         "runs": len(evidence.emissions),
         "attempts": len(evidence.starts),
         "restarted_runs": len(case.restarted),
@@ -91,6 +93,7 @@ class _Case:
         self.doubled = [key for key, count in runs.items() if count > 1]
         self.early = [e.idempotency_key for e in evidence.emissions if e.appended_at < e.due_at]
         self.restarted = {run: starts for run, starts in self.starts.items() if len(starts) > 1}
+        self.names = {process: observed.names.get(pid) for pid, process in evidence.processes.items()}
 
     @property
     def killed_process(self) -> str | None:
@@ -122,6 +125,7 @@ class _Case:
             return None
         return {
             "idempotency_key": kill.idempotency_key,
+            "name": self.observed.names.get(kill.pid),
             "worker": self.killed_process,
             "at": format_instant(kill.at),
             "takeover_ms": self.takeover_ms(),
@@ -133,6 +137,7 @@ class _Case:
         sent = any(mail.token == start.token for mail in self._mails(start))
         return {
             "attempt": start.attempt,
+            "name": self.names.get(start.worker),
             "worker": start.worker,
             "token": str(start.token),
             "outcome": "no ack" if end is None else str(end.state),
@@ -160,7 +165,7 @@ def _checks(case: _Case) -> Iterator[Check]:
 
 def _input_check(case: _Case) -> Check:
     wanted = Counter(job.idempotency_key for job in case.planned)
-    found = Counter(case.evidence.created)
+    found = Counter(job.idempotency_key for job in case.evidence.created)
     wrong = [*(wanted - found), *(found - wanted)]
     return _none("the topic of jobs holds what the input files say", wrong, "missing or too many")
 
@@ -229,6 +234,11 @@ def _probe_check(case: _Case) -> Check:
 def _none(name: str, culprits: Sequence[object], word: str) -> Check:
     named = f": {', '.join(str(c) for c in culprits[:NAMED])}{' …' if len(culprits) > NAMED else ''}"
     return Check(name, not culprits, f"{len(culprits)} {word}{named if culprits else ''}")
+
+
+def _kinds(evidence: Evidence) -> dict[str, int]:
+    by = Counter(job.handler for job in evidence.created)
+    return {"mails": by[DUNNING], "night_jobs": by[NIGHT_JOB]}
 
 
 def _stopped(evidence: Evidence) -> dict[str, int]:

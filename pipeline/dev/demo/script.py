@@ -32,6 +32,11 @@ class Script:
     jobs: Sequence[Planned]
     victim: str
 
+    @property
+    def mails(self) -> int:
+        """How many of the jobs send a mail; the others are night jobs."""
+        return sum(job.handler == DUNNING for job in self.jobs)
+
 
 def script(invoices: int | None) -> Script:
     """The first `invoices` lines of the invoice file (all: None), and the whole crontab."""

@@ -17,8 +17,12 @@ from pipeline.core.errors import InvalidInput
 from pipeline.dev import jars
 from pipeline.dev.broker import EmbeddedBroker
 from pipeline.dev.demo.screen import Screen
+from pipeline.dev.demo.steps import step
 
 DELETE_TIMEOUT_S = 10.0
+FRESH_TIMEOUT_MS = 10_000
+"""Of what is asked of a broker that has just started here, perhaps on a busy machine. Not more than the
+transaction time-out with which the layout is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,8 @@ def opened(told: str | None, directory: Path, screen: Screen, *, keep: bool) -> 
     if found is not None:
         store = _store("external" if told else "running", found, directory, shell if told else None)
         screen.tell(f"store: {'the Kafka you named' if told else 'the Kafka of `dueline dev`'}, at {found}")
-        topic_admin(store.settings).cluster_id()  # a store that cannot be reached needs no tidying up
+        with step("first contact"):  # a store that cannot be reached needs no tidying up
+            topic_admin(store.settings).cluster_id()
         try:
             yield store
         finally:
@@ -74,6 +79,7 @@ def _store(kind: str, bootstrap: str, directory: Path, shell: Settings | None) -
             bootstrap_servers=settings.bootstrap_servers,
             prefix=f"demo-{secrets.token_hex(4)}",
             state_dir=directory / "state",
+            store_timeout_ms=FRESH_TIMEOUT_MS if kind == "embedded" else settings.store_timeout_ms,
             kafka=shell.kafka if shell is not None else {},
         ),
     )

@@ -62,7 +62,7 @@ def test_a_payload_comes_from_a_file_or_stdin(dueline: Any, store: Any, tmp_path
     [
         ((), "HANDLER"),
         (("No",), "HANDLER"),
-        (("h",), "--at"),
+        (("h",), "one of --at, --in, --now is needed"),
         (("h", "--at", "2030-01-01T00:00:00"), "--at"),
         (("h", "--at", "x"), "--at"),
         (("h", "--in", "10"), "--in"),
@@ -72,6 +72,7 @@ def test_a_payload_comes_from_a_file_or_stdin(dueline: Any, store: Any, tmp_path
         (("h", "--now", "--payload", "[]"), "--payload"),
         (("h", "--now", "--payload", '{"x": NaN}'), "--payload"),
         (("h", "--now", "--payload", "@/no/such/file"), "--payload"),
+        (("h", "--now", "--payload", '{"x":' * 5_000 + "0" + "}" * 5_000), "--payload: nested too deeply"),
         (("h", "--now", "--payload", '{"x": "' + "y" * 1024 * 1024 + '"}'), "--payload"),
         (("h", "--now", "--label", "a"), "--label"),
         (("h", "--now", "--header", "a"), "--header"),
@@ -84,6 +85,10 @@ def test_a_payload_comes_from_a_file_or_stdin(dueline: Any, store: Any, tmp_path
         (("h", "--now", "--unique", "started"), "--unique: not supported yet"),
         (("h", "--now", "--wait", "5s"), "--wait: not supported yet"),
         (("h", "--now", "--priority", "1"), "--priority: not supported yet"),
+        (("h", "--now", "--key"), "--key: not supported yet"),
+        (("h", "--unique", "--now"), "--unique: not supported yet"),
+        (("h", "--now", "--wait"), "--wait: not supported yet"),
+        (("h", "--now", "--priority"), "--priority: not supported yet"),
         (("h", "--file", "-"), "--file"),
         (("--now", "--file", "-"), "--file"),
         (("--file", "/no/such/file"), "--file"),
@@ -162,6 +167,7 @@ def test_a_file_may_be_stdin(dueline: Any, store: Any) -> None:
         ({"handler": "h", "in": "1s", "queue": "nosuch"}, "line 4: queue: "),
         ("[]", "line 4: line: is not a JSON object"),
         ("{", "line 4: line: is not JSON"),
+        ("[" * 5_000, "line 4: line: nested too deeply"),
     ],
 )
 def test_a_bad_line_ends_the_file_and_says_what_is_stored(
@@ -239,7 +245,10 @@ def test_list_is_one_object_a_line(dueline: Any, store: Any) -> None:
     assert first[1:] == ["pending", "2027-01-15T08:01:00.000Z", "h"]
     window = ("--due-from", "2027-01-15T08:02:00Z", "--due-to", "2027-01-15T08:03:00Z", "--status", "pending")
     assert len(dueline("job", "list", "--handler", "h", *window, "--json").lines("job_list")) == 1
-    assert dueline("job", "list", "--handler", "other") == (0, "", "")
+    for words in ((), ("--json",)):
+        ran = dueline("job", "list", "--handler", "other", *words)
+        assert ran == (0, "", "dueline: no job matches\n")
+    assert dueline("job", "list").err == ""
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +19,7 @@ import pytest
 import pipeline
 from pipeline import cli
 from pipeline.cli import output
+from pipeline.config import load_settings
 from pipeline.core.errors import (
     DuelineError,
     InvalidInput,
@@ -150,6 +154,39 @@ def test_a_usage_error_is_one_line_naming_the_option(dueline: Any, words: tuple[
     assert ran.err.startswith("dueline: ")
     assert ran.err.count("\n") == 1
     assert told in ran.err
+
+
+@pytest.fixture
+def dev_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a running development store, as far as anybody can tell without Kafka."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "dev.json").write_text(json.dumps({"bootstrap": bootstrap, "pid": os.getpid()}))
+        monkeypatch.setenv("DUELINE_STATE_DIR", str(tmp_path))
+        pipeline._tell.cache_clear()
+        yield bootstrap
+        pipeline._tell.cache_clear()
+
+
+def test_the_development_store_is_told_once(dev_store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        pipeline.connect(load_settings(kafka={"log_level": "0"})).appender.close()
+        pipeline.tell_dev_store(load_settings())
+    assert capsys.readouterr() == ("", f"dueline: store: the development store at {dev_store}\n")
+
+
+def test_a_store_that_was_named_is_not_told(dev_store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline.tell_dev_store(load_settings(bootstrap_servers=dev_store))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("words", [("dispatcher",), ("worker", "--app", "pipeline.dev.handlers:app")])
+def test_dispatcher_and_worker_tell_the_development_store(
+    dueline: Any, dev_store: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    for name in ("run_dispatcher", "run_worker"):
+        monkeypatch.setattr(f"pipeline.service.{name}", lambda *_, **__: None)
+    assert dueline(*words) == (0, "", f"dueline: store: the development store at {dev_store}\n")
 
 
 def test_no_command_shows_the_help_and_fails(dueline: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -46,6 +47,39 @@ def test_a_mistake_is_told_without_a_store(store: Any, app: Any) -> None:
         app.schedule("h", in_="1s", key="k")
     with pytest.raises(StoreUnreachable):
         app.schedule("h", in_="1s")
+
+
+def chained() -> None:
+    try:
+        raise OSError("of the client library")
+    except OSError as error:
+        raise StoreUnreachable("nobody there") from error
+
+
+def test_an_error_leaves_the_client_as_one_traceback(
+    store: Any, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_load_layout", chained)
+    calls = (
+        lambda: app.schedule("h", in_="1s"),
+        lambda: asyncio.run(app.aschedule("h", in_="1s")),
+        lambda: list(app.schedule_many([{"handler": "h", "in_": "1s"}])),
+        lambda: app.get("j" + "0" * 26),
+        lambda: app.live_handlers(),
+    )
+    for call in calls:
+        with pytest.raises(StoreUnreachable) as raised:
+            call()
+        shown = traceback.format_exception(raised.value)
+        assert "".join(shown).count("Traceback") == 1
+        assert shown[-1] == "pipeline.core.errors.StoreUnreachable: nobody there\n"
+        assert isinstance(raised.value.__context__, OSError)
+
+
+def test_a_malformed_setting_is_one_traceback_too(store: Any) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        Dueline(connect=store.connect, concurrency="many")
+    assert "".join(traceback.format_exception(raised.value)).count("Traceback") == 1
 
 
 def test_an_unknown_queue_is_looked_for_again(store: Any, app: Any) -> None:

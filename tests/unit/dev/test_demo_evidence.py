@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,22 @@ from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.config import Settings
 from pipeline.core import keys
-from pipeline.core.errors import DuelineError
+from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Ack, AckState, Heartbeat, Owned, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 from pipeline.dev.demo import watch
 from pipeline.dev.demo.cast import Cast, environment
-from pipeline.dev.demo.evidence import Emission, End, Start, read_topics
+from pipeline.dev.demo.evidence import Created, Emission, End, Start, read_topics
+from pipeline.dev.demo.steps import step
 from pipeline.dev.demo.watch import Tally, store_ahead_ms
 from pipeline.ports import Put
 
 NAMES = Names("demo-0")
 ID = anonymous_id(1_700_000_000_500, 7)
 NOW = 1_700_000_000_000
+Done = Callable[[Exception | None, int, int], None]
 
 
 class World:
@@ -86,7 +89,9 @@ def test_everything_is_read_back(world: World) -> None:
 
     found = read_topics(world.reader, NAMES, "default")
 
-    assert found.created == ["dunning_invoice_55"], "its tombstone and its retry create nothing"
+    assert found.created == [Created("dunning_invoice_55", "dunning.mail")], (
+        "its tombstone and its retry create nothing"
+    )
     assert found.emissions == [Emission(ID, 1, "dunning_invoice_55", NOW - 3, NOW)]
     assert found.starts == [Start(ID, 1, 1, 101, "w", NOW)], "a released attempt is none"
     assert found.ends == [End(ID, 1, 2, "w", AckState.SUCCEEDED, b'{"mail":"sent"}')]
@@ -143,6 +148,66 @@ def test_the_store_s_clock_against_ours(
     readings = iter((sent, received))
     monkeypatch.setattr(watch, "wall_ms", lambda: next(readings))
     assert store_ahead_ms(MemoryAppender(world.cluster), NAMES.fleet) == ahead
+
+
+class SlowToBegin:
+    """An appender whose first answer takes eight seconds, like that of a broker which has just started."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._wait_ms = world, 8_000
+        self._appender = MemoryAppender(world.cluster)
+
+    def append(self, put: Put, done: Done | None = None) -> None:
+        self._world.clock.advance(self._wait_ms)
+        self._wait_ms = 0
+        self._appender.append(put, done)
+
+    def poll(self, timeout_ms: int) -> None:
+        self._appender.poll(timeout_ms)
+
+    def flush(self, timeout_ms: int) -> None:
+        assert timeout_ms >= 30_000, "a busy machine is no reason to give up"
+        self._appender.flush(timeout_ms)
+
+    def close(self) -> None:
+        self._appender.close()
+
+
+def test_a_slow_first_contact_does_not_blur_the_measurement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "wall_ms", lambda: world.clock.now() - 5_000)
+    assert store_ahead_ms(SlowToBegin(world), NAMES.fleet) == 5_001
+
+
+class Unanswered:
+    """An appender that reports an error for every record."""
+
+    def append(self, _put: Put, done: Done | None = None) -> None:
+        assert done is not None
+        done(StoreUnreachable("no broker"), -1, -1)
+
+    def poll(self, timeout_ms: int) -> None:
+        pass
+
+    def flush(self, timeout_ms: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_probe_without_answer_names_its_step() -> None:
+    with (
+        pytest.raises(StoreUnreachable, match=r"^clock probe: demo-0\.fleet: no broker$"),
+        step("clock probe"),
+    ):
+        store_ahead_ms(Unanswered(), "demo-0.fleet")
+
+
+def test_an_error_that_names_its_field_gets_no_step_in_front() -> None:
+    with pytest.raises(InvalidInput, match=r"^store: wrong$"), step("topics"):
+        raise InvalidInput("store", "wrong")
 
 
 # -- the processes--------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from pipeline.core.job import AckState
-from pipeline.dev.demo.evidence import Emission, End, Evidence, Start
+from pipeline.dev.demo.evidence import Created, Emission, End, Evidence, Start
 from pipeline.dev.demo.handlers import DUNNING, NIGHT_JOB
 from pipeline.dev.demo.inputs import Planned
 from pipeline.dev.demo.mailbox import Stopped, Stored
@@ -44,7 +44,7 @@ def good() -> Evidence:
     keys = ["dunning_invoice_1", VICTIM, "dunning_invoice_3", "night_backup"]
     sent = {"mail": "sent"}
     return Evidence(
-        created=list(keys),
+        created=[Created(key, NIGHT_JOB if key == "night_backup" else DUNNING) for key in keys],
         emissions=[Emission(f"o{n}", 1, key, DUE, DUE + n) for n, key in enumerate(keys, 1)],
         starts=[
             Start("o1", 1, 1, 100, "two", DUE + 10),
@@ -69,7 +69,11 @@ def good() -> Evidence:
     )
 
 
-OBSERVED = Observed(lateness=[4, 5, 6, 7], kill=Kill(pid=11, idempotency_key=VICTIM, at=KILLED_AT))
+OBSERVED = Observed(
+    lateness=[4, 5, 6, 7],
+    kill=Kill(pid=11, idempotency_key=VICTIM, at=KILLED_AT),
+    names={10: "dispatcher", 11: "worker 1", 12: "worker 2"},
+)
 
 
 def judged(
@@ -103,6 +107,7 @@ def test_a_good_night() -> None:
     assert found["ok"] is True
     figures = {name: found[name] for name in ("jobs", "runs", "attempts", "restarted_runs", "mails_sent")}
     assert figures == {"jobs": 4, "runs": 4, "attempts": 5, "restarted_runs": 1, "mails_sent": 3}
+    assert found["jobs_by_kind"] == {"mails": 3, "night_jobs": 1}
     assert found["duplicates_stopped"] == {"total": 1, "by_lookup": 1, "by_server": 0}
     assert [found[name] for name in ("lost", "doubled", "early", "dead")] == [0, 0, 0, 0]
     assert found["lateness_ms"] == {"min": 4, "p50": 5, "p99": 7, "max": 7}
@@ -112,14 +117,26 @@ def test_a_good_night() -> None:
 def test_the_story_of_the_kill_is_told_from_the_acks() -> None:
     assert judged(good())["kill"] == {
         "idempotency_key": VICTIM,
+        "name": "worker 1",
         "worker": "one",
         "at": "2027-01-15T08:00:00.050Z",
         "takeover_ms": 3_400,
         "attempts": [
-            {"attempt": 1, "worker": "one", "token": "101", "outcome": "no ack", "mail": "sent"},
-            {"attempt": 2, "worker": "two", "token": "201", "outcome": "succeeded", "mail": "stopped"},
+            {
+                "attempt": 1, "name": "worker 1", "worker": "one", "token": "101", "outcome": "no ack",
+                "mail": "sent",
+            },
+            {
+                "attempt": 2, "name": "worker 2", "worker": "two", "token": "201", "outcome": "succeeded",
+                "mail": "stopped",
+            },
         ],
-    }
+    }  # fmt: skip
+
+
+def test_a_worker_that_no_heartbeat_tells_of_has_its_process_id_only() -> None:
+    kill = judged(replace(good(), processes={11: "one"}))["kill"]
+    assert [attempt["name"] for attempt in kill["attempts"]] == ["worker 1", None]
 
 
 def test_percentiles_are_measured_values() -> None:
@@ -129,7 +146,7 @@ def test_percentiles_are_measured_values() -> None:
 
 
 def test_a_night_in_which_nothing_happened_is_reported_too() -> None:
-    found = judged(Evidence(), Observed(lateness=[], kill=None))
+    found = judged(Evidence(), Observed(lateness=[], kill=None, names={}))
     assert found["ok"] is False
     assert found["lost"] == 4
     assert found["kill"] is None
@@ -214,9 +231,9 @@ def test_what_is_missing_is_reported(field: str, keep: Callable[[Any], bool], na
 
 def test_a_job_that_nobody_planned_is_reported() -> None:
     evidence = good()
-    assert broken(judged(replace(evidence, created=[*evidence.created, "dunning_invoice_4"]))) == [
-        "the topic of jobs holds what the input files say"
-    ]
+    assert broken(
+        judged(replace(evidence, created=[*evidence.created, Created("dunning_invoice_4", DUNNING)]))
+    ) == ["the topic of jobs holds what the input files say"]
 
 
 def test_a_second_mail_by_the_second_attempt_is_reported() -> None:

@@ -17,6 +17,7 @@ from pipeline.dev.demo.screen import Counts, Lines, screen
 COUNTS = Counts(jobs=1143, mails=1000, due=500, fired=499, started=480, sent=420)
 REPORT: dict[str, Any] = {
     "jobs": 4,
+    "jobs_by_kind": {"mails": 3, "night_jobs": 1},
     "runs": 4,
     "attempts": 5,
     "restarted_runs": 1,
@@ -29,9 +30,13 @@ REPORT: dict[str, Any] = {
     "emit_delay_ms": {"min": 0, "p50": 2, "p99": 5, "max": 6},
     "kill": {
         "idempotency_key": "dunning_invoice_55",
+        "name": "worker 1",
         "worker": "one",
         "takeover_ms": 3400,
-        "attempts": [{"attempt": 1, "outcome": "no ack", "mail": "sent", "worker": "one"}],
+        "attempts": [
+            {"attempt": 1, "outcome": "no ack", "mail": "sent", "name": "worker 1", "worker": "one"},
+            {"attempt": 2, "outcome": "succeeded", "mail": "stopped", "name": None, "worker": "two"},
+        ],
     },
     "invariants": [
         {"name": "nothing is lost", "holds": True, "detail": "0 lost"},
@@ -82,12 +87,21 @@ def test_the_report_names_what_is_broken() -> None:
     assert "BROKEN one mail for each invoice (1 wrong: invoice 55: 2)" in text
     assert "ok     nothing is lost (0 lost)" in text
     assert "p50 4 ms, p99 9 ms, max 12 ms" in text
-    assert "killed with SIGKILL       one after it sent dunning_invoice_55" in text
+    assert "jobs                      4 (3 mails, 1 night jobs)" in text
+    assert "killed with SIGKILL       worker 1 (one) after it sent dunning_invoice_55" in text
+    assert "attempt 1               no ack, mail sent, by worker 1 (one)" in text
+    assert "attempt 2               succeeded, mail stopped, by two" in text
     assert "2 (1 by look-up, 1 by the mail server)" in text
     assert "kept" not in text
+    assert text.endswith("\n\n1 of 2 promises broken")
+
+
+def test_the_last_line_of_a_good_night_says_so() -> None:
+    held = [{**check, "holds": True} for check in REPORT["invariants"]]
+    assert _text({**REPORT, "invariants": held}).endswith("\n\nall 2 promises held")
 
 
 def test_the_report_says_what_was_kept_and_that_nobody_was_killed() -> None:
     text = _text({**REPORT, "kept": "/tmp/x", "kill": None})
-    assert text.endswith("kept: mails and logs in /tmp/x, topics demo-0.* at b:1")
+    assert "kept: mails and logs in /tmp/x, topics demo-0.* at b:1\n" in text
     assert "SIGKILL" not in text

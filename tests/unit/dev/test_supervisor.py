@@ -29,11 +29,11 @@ while True: {WAIT}"""
 
 
 class Script:
-    """A Printer that records, and calls `then` after each event and line."""
+    """A Printer that records, and calls `then` after each event and line, and with "all ready"."""
 
     def __init__(self, then: Callable[[Script, str], None]) -> None:
         self.events: list[str] = []
-        self.lines: list[tuple[str, str, str]] = []
+        self.lines: list[tuple[str, str]] = []
         self.pids: list[int] = []
         self._then = then
 
@@ -44,9 +44,13 @@ class Script:
         self.events.append(f"{role} {text}")
         self._then(self, self.events[-1])
 
-    def line(self, role: str, stream: str, text: str) -> None:
-        self.lines.append((role, stream, text))
+    def line(self, role: str, text: str) -> None:
+        self.lines.append((role, text))
         self._then(self, text)
+
+    def all_ready(self) -> None:
+        self.events.append("all ready")
+        self._then(self, "all ready")
 
 
 def role(name: str, code: str, stop_timeout_s: float = 10.0) -> Role:
@@ -98,6 +102,7 @@ def test_a_killed_child_is_restarted(monkeypatch: pytest.MonkeyPatch, ended: Cal
     assert script.events == [
         "victim started",
         "victim ready",
+        "all ready",
         "victim died (SIGKILL), restarting in 0.0 s",
         "victim restarted",
         "victim ready",
@@ -119,18 +124,26 @@ def test_a_child_that_was_told_nonsense_ends_everything(ended: Callable[[int], b
     roles = [role("good", POLITE), role("bad", "import sys; print('app: no such module'); sys.exit(2)")]
     assert Supervisor(roles, script).run() == 2
     assert "bad refused its command line (code 2), stopping" in script.events
-    assert ("bad", "stdout", "app: no such module") in script.lines
+    assert ("bad", "app: no such module") in script.lines
     assert all(ended(pid) for pid in script.pids)
 
 
-def test_output_is_passed_on_with_role_and_stream() -> None:
+def test_all_are_ready_once_each_that_says_so_has() -> None:
+    silent = Role(name="broker", start=role("broker", POLITE).start, ready=None)
+    script = Script(when(1, "all ready", lambda _: interrupt()))
+    assert Supervisor([silent, role("a", POLITE), role("b", POLITE)], script).run() == 0
+    ready = [event for event in script.events if event.endswith("ready")]
+    assert (sorted(ready[:2]), ready[2:]) == (["a ready", "b ready"], ["all ready"])
+
+
+def test_output_is_passed_on_with_its_role() -> None:
     code = "import sys; print('a\\nb', flush=True); sys.stderr.buffer.write(b'\\xff last'); sys.exit(2)"
     script = Script(lambda *_: None)
     Supervisor([role("talker", code)], script).run()
     assert sorted(script.lines) == [
-        ("talker", "stderr", "\N{REPLACEMENT CHARACTER} last"),
-        ("talker", "stdout", "a"),
-        ("talker", "stdout", "b"),
+        ("talker", "a"),
+        ("talker", "b"),
+        ("talker", "\N{REPLACEMENT CHARACTER} last"),
     ]
 
 
@@ -185,7 +198,7 @@ def test_what_a_dead_child_started_dies_too(
 
     script = Script(then)
     Supervisor([role("parent", code)], script).run()
-    grandchildren = [int(text) for _, _, text in script.lines if text.isdigit()]
+    grandchildren = [int(text) for _, text in script.lines if text.isdigit()]
     assert grandchildren
     eventually(lambda: all(ended(pid) for pid in grandchildren))
 
@@ -222,7 +235,8 @@ def test_kill_9_of_the_supervisor_leaves_nothing(
         "from pipeline.dev.supervisor import Supervisor, command\n"
         "class Print:\n"
         "    def event(self, role, text): print(text, flush=True)\n"
-        "    def line(self, role, stream, text): pass\n"
+        "    def line(self, role, text): pass\n"
+        "    def all_ready(self): pass\n"
         f"child = command('child', [sys.executable, '-c', {DEAF!r}], env={{}})\n"
         "Supervisor([child, child], Print()).run()\n"
     )

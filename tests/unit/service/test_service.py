@@ -67,7 +67,7 @@ def test_a_slot_is_free_again_after_its_process_was_killed(tmp_path: Path) -> No
     [
         ("x = 1", "no_colon", "is not module:attribute"),
         ("x = 1", "target_mod:x", "is int, not a Dueline"),
-        ("x = 1", "target_mod:missing", "is NoneType, not a Dueline"),
+        ("x = 1", "target_mod:missing", "target_mod has no 'missing'"),
         ("a = 1\nboom()", "target_mod:app", r"target_mod\.py:2.*NameError"),
         ("def (", "target_mod:app", r"target_mod\.py:1.*SyntaxError"),
         ("x = 1", "no_such_module:app", "importing no_such_module failed"),
