@@ -56,9 +56,8 @@ class Lane:
         self.state = PartitionState.ASSIGNED
         self.unsure = False
         """A transaction with this partition's offsets has an unknown outcome: ask the group first."""
-        self.unstable_since: int | None = None
-        """Monotonic ms since which the group's offsets wait behind somebody's open transaction."""
-        self.fenced_stale = False
+        self.stuck_since: int | None = None
+        """Monotonic ms since which this takeover is under way."""
         self.tracker = AckTracker.from_committed(0, "")
         self.acks_next = 0
         """Next offset to read on the acks partition while restoring; after that, past our last started record."""

@@ -3,7 +3,7 @@ open transaction in the way (DESIGN §7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import RetryStep
@@ -16,8 +16,8 @@ from pipeline.ports import Appender, Clock, CommittedOffset, Events, GroupLog, R
 
 ASK_MS = 250
 """How long one question for stable offsets may hold up the loop; it is asked again in the next step."""
-UNSTABLE_MS = 1_000
-"""Offsets not stable after this long wait behind an open transaction of somebody who may be gone."""
+STUCK_MS = 1_000
+"""A takeover that takes longer than this waits behind an open transaction of somebody who may be gone."""
 RECENT_MS = 60_000
 """How far back heartbeats are looked at, to find who held a partition before."""
 ACKS_LIMIT = 2_000
@@ -52,6 +52,8 @@ class LaneTakeover:
         self._events = events
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self._appended = appended
+        self._fenced: set[str] = set()
+        self._look_again_at = 0
         self.generation = 0
         """Of the group, when a partition was last opened: part of the tokens of what starts from then on."""
 
@@ -63,6 +65,7 @@ class LaneTakeover:
         running = [lane.number for lane in restoring if self._restore(lane)]
         if running:
             self._events.on("running", queue=self._desk.queue, partitions=running)
+        self._fence_stale([lane for lane in lanes if lane.state is not PartitionState.RUNNING])
 
     def covered(self, lane: Lane) -> AckTracker | None:
         """After an unknown outcome: what the group's stable offset covers of `lane`; None = not stable yet."""
@@ -84,33 +87,30 @@ class LaneTakeover:
             if lane.number in committed:
                 lane.opened(committed[lane.number])
                 self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
-        self._fence_stale([lane for lane in lanes if lane.number not in committed])
 
     def _fence_stale(self, lanes: Sequence[Lane]) -> None:
-        """Once per takeover: end the transactions that a dead holder of these partitions has left open, which
-        otherwise keep them for the transaction time-out. Never those of a process that still beats."""
+        """End the transactions that a dead holder of these partitions has left open: they keep the group's offsets
+        unstable, or our takeover record from coming back, for the transaction time-out. Never those of a process
+        that still beats. A holder may turn stale only while we wait, so this looks again every second."""
         monotonic = self._clock.monotonic()
         for lane in lanes:
-            lane.unstable_since = lane.unstable_since or monotonic
-        stuck = {
-            lane.number: lane
-            for lane in lanes
-            if not lane.fenced_stale and monotonic - (lane.unstable_since or monotonic) >= UNSTABLE_MS
-        }
-        if not stuck:
+            lane.stuck_since = lane.stuck_since if lane.stuck_since is not None else monotonic
+        stuck = {lane.number for lane in lanes if monotonic - (lane.stuck_since or 0) >= STUCK_MS}
+        if not stuck or monotonic < self._look_again_at:
             return
+        self._look_again_at = monotonic + STUCK_MS
         now = self._clock.now()
         for seen in read_fleet(self._reader, self._desk.names.fleet, now - RECENT_MS):
-            if seen.at < now - self._heartbeat_timeout_ms and self._held(seen.heartbeat, stuck):
+            stale = seen.at < now - self._heartbeat_timeout_ms
+            if stale and self._held(seen.heartbeat, stuck) and seen.heartbeat.process not in self._fenced:
                 self._fence(seen.heartbeat)
-        for lane in stuck.values():
-            lane.fenced_stale = True
 
-    def _held(self, heartbeat: Heartbeat, stuck: Mapping[int, Lane]) -> bool:
+    def _held(self, heartbeat: Heartbeat, stuck: set[int]) -> bool:
         work = self._desk.names.work(self._desk.queue)
         return any(owned.topic == work and owned.partition in stuck for owned in heartbeat.owned)
 
     def _fence(self, stale: Heartbeat) -> None:
+        self._fenced.add(stale.process)
         for transactional_id in stale.transactional_ids:
             if transactional_id not in self._log.transactional_ids:
                 self._events.on("fencing", process=stale.process, transactional_id=transactional_id)

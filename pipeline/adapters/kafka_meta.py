@@ -123,7 +123,7 @@ class MetaTopic:
                 **quiet(self._config),
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": 10_000,
-                "message.timeout.ms": int(self._timeout_s * 1000),
+                "message.timeout.ms": min(10_000, int(self._timeout_s * 1000)),
             }
         )
         producer.init_transactions(self._timeout_s)

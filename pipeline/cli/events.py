@@ -38,7 +38,8 @@ def _value(value: Any) -> str:
         case list() if value and all(type(item) is int for item in value):
             return ",".join(_ranges(sorted(value)))
         case _:
-            return json.dumps(value, ensure_ascii=False)  # a line end becomes \n
+            text = json.dumps(value, ensure_ascii=False)
+            return text if text.isprintable() else json.dumps(value)  # no line end, nothing for the terminal
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:

@@ -35,7 +35,7 @@ def layout_options(command: F) -> F:
         click.option(
             "--bucket-width",
             metavar="D",
-            help="Due time that shares one partition before the next one's turn, e.g. 60s; fixed once created.",
+            help="Span of due times that stays on one partition of a shard, e.g. 60s; fixed once created.",
         ),
         click.option(
             "--ring",

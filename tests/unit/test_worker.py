@@ -314,11 +314,12 @@ def test_a_draining_worker_takes_nothing_more(shop: Shop) -> None:
     assert shop.started() == []
 
 
-def dies_in_its_ack_transaction(shop: Shop, name: str) -> None:
-    """A worker is killed between send_offsets and commit: its offsets stay pending."""
+def dies_in_its_ack_transaction(shop: Shop, name: str, at: str) -> None:
+    """A worker is killed in its transaction: after `commit` was reached its offsets stay pending too, at `offsets`
+    only its records stand in the way."""
 
     def die(stage: str, _id: str) -> None:
-        if stage == "commit":
+        if stage == at:
             raise KeyboardInterrupt
 
     worker = shop.worker(name)
@@ -331,8 +332,9 @@ def dies_in_its_ack_transaction(shop: Shop, name: str) -> None:
     shop.logs[name].expire()
 
 
-def test_the_open_transaction_of_a_dead_holder_is_ended_after_a_second(shop: Shop) -> None:
-    dies_in_its_ack_transaction(shop, "a")
+@pytest.mark.parametrize("at", ["offsets", "commit"])
+def test_the_open_transaction_of_a_dead_holder_is_ended_after_a_second(shop: Shop, at: str) -> None:
+    dies_in_its_ack_transaction(shop, "a", at)
     shop.clock.advance(3_001)
     heir = shop.worker("b")
     steps(heir)
@@ -343,8 +345,9 @@ def test_the_open_transaction_of_a_dead_holder_is_ended_after_a_second(shop: Sho
     assert [ack.attempt for ack in shop.terminal()] == [2]
 
 
-def test_the_transaction_of_a_holder_that_still_beats_is_left_alone(shop: Shop) -> None:
-    dies_in_its_ack_transaction(shop, "a")
+@pytest.mark.parametrize("at", ["offsets", "commit"])
+def test_the_transaction_of_a_holder_that_still_beats_is_left_alone(shop: Shop, at: str) -> None:
+    dies_in_its_ack_transaction(shop, "a", at)
     heir = shop.worker("b", heartbeat_timeout_ms=60_000)
     steps(heir)
     shop.clock.advance(1_000)

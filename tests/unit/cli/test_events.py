@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_ranges_stand_for_their_numbers(numbers: list[int]) -> None:
     found = [n for first, _, last in pairs for n in range(int(first), int(last or first) + 1)]
     shown = len(text) <= LONGEST
     assert not shown or found == sorted(numbers)
-    assert all(int(a[2] or a[0]) + 1 < int(b[0]) for a, b in zip(pairs, pairs[1:], strict=False) if shown)
+    assert all(int(a[2] or a[0]) + 1 < int(b[0]) for a, b in pairwise(pairs) if shown)
 
 
 @given(
