@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RebuildPartition, RetryStep, StopPartition
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat, Owned, Takeover
+from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
 from pipeline.heartbeat import REPORT_MS, Pulse
-from pipeline.partition import Emission, Partition, Site
+from pipeline.partition import Emission, Partition
 from pipeline.ports import (
     Clock,
     CommittedOffset,
@@ -31,6 +32,8 @@ from pipeline.ports import (
 POLL_LIMIT = 5_000
 BATCH_LIMIT = 4_000
 """Jobs of one transaction at most: it is held open for tens of milliseconds, and readers wait behind it."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""And this many bytes: a transaction that a slow link cannot take within its time would be tried for ever."""
 IDLE_MS = 250
 """Longest wait of a step: rebalances and heartbeats are served in it."""
 UNDECIDED_MS = 1_000
@@ -61,6 +64,7 @@ class Dispatcher:
         self._events = events
         self._partitions: dict[int, Partition] = {}
         self._limit = BATCH_LIMIT
+        self._turn = 0
         self._generation = 0
         self._log = open_log(self)
 
@@ -196,6 +200,8 @@ class Dispatcher:
                 return 0
             self._commit(puts, [p for p, _ in emissions], membership)
         except RetryStep as retry:
+            # A smaller batch next time: this one may have been too much for its time-out.
+            self._limit = max(1, sum(len(entries) for _, entries in chosen) // 2)
             self._events.on("step_refused", reason=str(retry))
             return 0
         except PoisonRecord as poison:
@@ -209,13 +215,20 @@ class Dispatcher:
 
     def _choose(self) -> list[tuple[Partition, list[Entry]]]:
         running = [p for p in self._partitions.values() if p.state is PartitionState.RUNNING]
-        now, left = self._clock.now(), self._limit
+        running = (
+            running[self._turn % len(running) :] + running[: self._turn % len(running)] if running else []
+        )
+        self._turn += 1  # another one first each time: a full one must not starve the others
+        now, left, room = self._clock.now(), self._limit, BATCH_BYTES
         chosen = []
         for i, partition in enumerate(running):
-            entries = partition.due(now, max(1, left // (len(running) - i))) if left > 0 else []
+            if left <= 0 or room <= 0:
+                break
+            entries = partition.due(now, max(1, left // (len(running) - i)), room)
             if entries:
                 chosen.append((partition, entries))
                 left -= len(entries)
+                room -= sum(len(entry.value) for entry in entries)
         return chosen
 
     def _commit(self, puts: Sequence[Put], touched: Sequence[Partition], membership: Membership) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from pipeline import codec
 from pipeline.core import keys
-from pipeline.core.errors import InvalidInput, StopPartition, Undecodable, UnknownFingerprint
+from pipeline.core.errors import StopPartition, Undecodable, UnknownFingerprint
 from pipeline.core.job import EARLIEST, LATEST, DeadLetter, Event, Highest, Run, Takeover
 from pipeline.core.keys import JobsKey, JobsKind
-from pipeline.core.layout import Layout
-from pipeline.core.names import NAME, Names
+from pipeline.core.names import NAME
+from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
 from pipeline.ports import Action, Delta, Entry, Headers, Index, Position, Put, Record
 
@@ -27,6 +27,8 @@ CREATION_LIMIT_MS = 15 * 60_000
 could no longer tell whether it is a late duplicate (DESIGN §4)."""
 
 JOB, HIGHEST = b"j/", b"h/"
+DETAIL_LIMIT = 500
+"""Characters of a reason kept in the index: what a foreign record says of itself has no bound."""
 MOVED = "moved"
 """Header of a record that an owner put at its home: it waited for that owner, so its age means nothing."""
 
@@ -39,18 +41,6 @@ class Emission:
     delta: Delta = field(default_factory=Delta)
     fired: int = 0
     dead: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """What all partitions of one process share: names, layout, and the identity an index must have."""
-
-    names: Names
-    layout: Layout
-    cluster_id: str
-    topic_id: str
-    stale_after_ms: int
-    """Half of delete.retention: an index not synced for longer may have missed tombstones (H12)."""
 
 
 class Partition:
@@ -68,6 +58,7 @@ class Partition:
         self._index = index
         self.next_offset = 0
         self._epoch = -1
+        self._now = 0
 
     # -- taking over ----------------------------------------------------------------------------------------
 
@@ -133,7 +124,7 @@ class Partition:
 
     def ingest(self, records: Sequence[Record], position: int, now: int) -> None:
         """Fold `records` into the index. `position` is the next offset, past markers too (H15)."""
-        delta = Delta()
+        delta, self._now = Delta(), now
         for record in records:
             offset = record.offset()
             if offset is None or offset < self.next_offset:
@@ -161,7 +152,7 @@ class Partition:
             parsed = keys.parse_jobs_key(key)
             entry = self._entry(parsed, record, key, value, offset, delta)
         except UnknownFingerprint as unknown:
-            if f"{unknown.fingerprint:016x}" in self._site.layout.fingerprints:
+            if self._announced(f"{unknown.fingerprint:016x}"):
                 raise StopPartition(
                     f"partition {self.number} holds records of a schema that was announced but is unknown"
                     f" here ({unknown.fingerprint:016x}): upgrade this process"
@@ -171,6 +162,12 @@ class Partition:
             entry = _owed(key, offset, Action.DEAD, value, f"undecodable: {problem}")
         if entry is not None:
             delta.put(entry, self._known(key, delta))
+
+    def _announced(self, fingerprint: str) -> bool:
+        site = self._site
+        return fingerprint in site.layout.fingerprints or (
+            site.look_again(self._now) and fingerprint in site.layout.fingerprints
+        )
 
     def _fold_tombstone(self, key: bytes, log_time: int, delta: Delta) -> None:
         known = self._known(key, delta)
@@ -252,13 +249,18 @@ class Partition:
         """Whatever could make the emission fail for ever is decided here, at fold (DESIGN §5.8)."""
         if not EARLIEST <= head.due_at <= LATEST:
             return _owed(key, offset, Action.DEAD, value, f"due_at: {head.due_at} is absurd")
-        if not NAME.fullmatch(head.handler):
-            return _owed(key, offset, Action.DEAD, value, "handler: illegal name")
-        try:
-            work = self._site.layout.work_partition(head.queue, head.serial or head.job_id)
-        except InvalidInput as problem:
-            return _owed(key, offset, Action.DEAD, value, f"unknown_queue: {problem}")
+        for name, text in (("handler", head.handler), ("queue", head.queue)):
+            if not NAME.fullmatch(text):
+                return _owed(key, offset, Action.DEAD, value, f"{name}: illegal name")
+        if head.queue not in self._site.layout.queues and not self._found(head.queue):
+            return _owed(key, offset, Action.DEAD, value, f"unknown_queue: {head.queue}")
+        work = self._site.layout.work_partition(head.queue, head.serial or head.job_id)
         return Entry(key, head.due_at, offset, Action.FIRE, value, f"{head.queue}/{work}")
+
+    def _found(self, queue: str) -> bool:
+        """Whether the queue was made after this process read the layout: a job that was acknowledged for it must
+        not end as dead for that."""
+        return self._site.look_again(self._now) and queue in self._site.layout.queues
 
     def _highest(self, occurrence: str, delta: Delta) -> int:
         value = self._fact(keys.highest_key(occurrence), delta)
@@ -266,8 +268,10 @@ class Partition:
 
     # -- what is due ----------------------------------------------------------------------------------------
 
-    def due(self, now: int, limit: int) -> list[Entry]:
-        return self._index.due(self.number, now, limit) if self.state is PartitionState.RUNNING else []
+    def due(self, now: int, limit: int, room: int) -> list[Entry]:
+        if self.state is not PartitionState.RUNNING:
+            return []
+        return self._index.due(self.number, now, limit, room)
 
     def next_due(self) -> int | None:
         return self._index.next_due(self.number) if self.state is PartitionState.RUNNING else None
@@ -382,11 +386,14 @@ class Partition:
 
 def _owed(key: bytes, offset: int, action: int, value: bytes, detail: str) -> Entry:
     """Something to settle at once: due at the beginning of time."""
-    return Entry(key, 0, offset, action, value, detail)
+    return Entry(key, 0, offset, action, value, detail[:DETAIL_LIMIT])
 
 
 def _moved(record: Record) -> bool:
-    return any(name == MOVED for name, _ in record.headers() or ())
+    try:
+        return any(name == MOVED for name, _ in record.headers() or ())
+    except (SystemError, UnicodeDecodeError):  # the client's answer to a header name that is no UTF-8
+        return False
 
 
 def _readable(value: bytes) -> Run | None:

@@ -258,8 +258,9 @@ class Index(Protocol):
         """Whether `id_` ended within the 30 minutes of log time before `log_time` (it may remember longer)."""
         ...
 
-    def due(self, partition: int, until: int, limit: int) -> list[Entry]:
-        """Entries with fire_at <= until by (fire_at, record key), at most `limit`. HOLD is never due."""
+    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
+        """Entries with fire_at <= until, in order of (fire_at, record key): at most `limit`, and no more than fit in
+        `room` bytes of values together, but one at least. HOLD is never due."""
         ...
 
     def next_due(self, partition: int) -> int | None: ...

@@ -53,10 +53,16 @@ class MemoryIndex:
         at = self._at(partition).ended.get(id_)
         return at is not None and at > log_time - MEMORY_MS
 
-    def due(self, partition: int, until: int, limit: int) -> list[Entry]:
+    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
         here = self._at(partition)
         stop = bisect_right(here.order, until, key=lambda row: row[0])
-        return [here.entries[key] for _, key in here.order[: min(stop, limit)]]
+        found: list[Entry] = []
+        for _, key in here.order[: min(stop, limit)]:
+            room -= len(here.entries[key].value)
+            if room < 0 and found:
+                break
+            found.append(here.entries[key])
+        return found
 
     def next_due(self, partition: int) -> int | None:
         order = self._at(partition).order

@@ -165,16 +165,19 @@ class RocksIndex:
                 return True
         return False
 
-    def due(self, partition: int, until: int, limit: int) -> list[Entry]:
+    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
         here = self._at(partition)
         rows = self._scan(here.mark, _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
         found: list[Entry] = []
         head: dict[bytes, None] = {}
         for row, value in islice(rows, limit):
+            room -= len(value)
+            if room < 0 and found:
+                break
             head[row] = None
             found.append(_entry(row, value))
         if head:
-            here.scanned(head, row)
+            here.scanned(head, next(reversed(head)))
         return found
 
     def next_due(self, partition: int) -> int | None:

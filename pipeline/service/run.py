@@ -25,11 +25,11 @@ from pipeline.core.errors import InvalidInput
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
 from pipeline.core.names import check_name
+from pipeline.core.site import Site
 from pipeline.core.topics import DELETE_RETENTION_MS
 from pipeline.dispatcher import Dispatcher
 from pipeline.heartbeat import Pulse
 from pipeline.lane import Desk
-from pipeline.partition import Site
 from pipeline.ports import GroupLog, RebalanceListener
 from pipeline.service.log import LogEvents
 from pipeline.service.loop import Stop, rebuilding, step_until
@@ -135,6 +135,7 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
                 cluster_id=plant.cluster_id,
                 topic_id=plant.topic_id,
                 stale_after_ms=DELETE_RETENTION_MS // 2,
+                read_layout=lambda: load_layout(plant.settings),
             ),
             clock=plant.clock,
             random=Random(),

@@ -70,6 +70,15 @@ def test_due_is_ordered_bounded_and_inclusive(index: Index) -> None:
     assert index.next_due(0) == 10
 
 
+def test_due_takes_no_more_bytes_than_there_is_room_for_but_one_entry(index: Index) -> None:
+    big = [entry(f"j/{n}", n, value=b"x" * 1_000) for n in range(4)]
+    put(index, *big)
+    assert index.due(0, 10, 10, 2_100) == big[:2]
+    assert index.due(0, 10, 10, 1) == big[:1]
+    remove(index, *big[:2])
+    assert index.due(0, 10, 10, 1_000_000) == big[2:]
+
+
 def test_due_does_not_consume(index: Index) -> None:
     put(index, entry("j/a", 1))
     assert index.due(0, 1, 10) == index.due(0, 1, 10) == [entry("j/a", 1)]

@@ -24,11 +24,12 @@ from pipeline.core.ids import anonymous_id
 from pipeline.core.job import AckState, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
 from pipeline.dispatcher import Dispatcher
 from pipeline.heartbeat import Pulse
 from pipeline.lane import Desk
-from pipeline.partition import Partition, Site
+from pipeline.partition import Partition
 from pipeline.ports import Put, Record
 from pipeline.worker import Limits, Worker
 

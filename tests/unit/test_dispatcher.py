@@ -14,16 +14,16 @@ from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.adapters.store_clock import WINDOW_MS, StoreClock
 from pipeline.core import keys
-from pipeline.core.errors import PoisonRecord
+from pipeline.core.errors import PoisonRecord, RetryStep
 from pipeline.core.identity import Identity
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import DeadLetter, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.dispatcher import UNDECIDED_MS, Dispatcher
+from pipeline.dispatcher import BATCH_BYTES, UNDECIDED_MS, Dispatcher
 from pipeline.heartbeat import Pulse
-from pipeline.partition import Site
 from pipeline.ports import Put
 
 NAMES = Names("t")
@@ -214,6 +214,43 @@ def test_a_record_the_broker_never_takes_is_found_and_buried_and_the_others_fire
     assert {run.job_id for run in house.fired()} == {run.job_id for run in others}
     (letter,) = house.dead()
     assert (letter.run, letter.reason) == (culprit, "unappendable")
+
+
+def test_a_batch_that_is_too_much_for_its_time_out_gets_smaller_until_it_passes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = house.dispatcher("d")
+    steps(dispatcher)
+    commit = house.logs["d"].commit
+
+    def slow(puts: Sequence[Put], offsets: Any, membership: Any) -> None:
+        if len(puts) > 4:
+            raise RetryStep("timed out")
+        commit(puts, offsets, membership)
+
+    monkeypatch.setattr(house.logs["d"], "commit", slow)
+    jobs = [house.job() for _ in range(20)]
+    steps(dispatcher, 40)
+    assert {run.job_id for run in house.fired()} == {job.job_id for job in jobs}
+
+
+def test_a_transaction_holds_no_more_bytes_than_its_limit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = house.dispatcher("d")
+    steps(dispatcher)
+    commit, sizes = house.logs["d"].commit, []
+
+    def measured(puts: Sequence[Put], offsets: Any, membership: Any) -> None:
+        sizes.append(sum(len(put.value or b"") for put in puts))
+        commit(puts, offsets, membership)
+
+    monkeypatch.setattr(house.logs["d"], "commit", measured)
+    for _ in range(20):
+        house.job(payload=b"x" * 1_000_000)
+    steps(dispatcher, 20)
+    assert len(house.fired()) == 20
+    assert max(sizes) <= BATCH_BYTES + 1_100_000
 
 
 def test_a_log_that_lost_the_position_means_a_rebuild(house: House) -> None:

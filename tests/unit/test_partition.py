@@ -16,8 +16,9 @@ from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Event, Highest, Run, Takeover
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.partition import CREATION_LIMIT_MS, Emission, Partition, Site
+from pipeline.partition import CREATION_LIMIT_MS, Emission, Partition
 from pipeline.ports import Action, Entry, Put
 
 NOW = 1_790_000_000_000
@@ -125,6 +126,7 @@ def test_a_serial_group_decides_the_work_partition(owner: Owner, job_id: str) ->
         ({"due_at": 9_999_999_999_999}, "due_at"),
         ({"queue": "nowhere"}, "unknown_queue"),
         ({"handler": "rm -rf"}, "handler"),
+        ({"queue": "q" * 70_000}, "queue"),
         ({"created_at": NOW - CREATION_LIMIT_MS - 1}, "too_old"),
     ],
 )
@@ -138,6 +140,38 @@ def test_a_job_that_can_never_be_right_ends_as_dead_with_its_payload(
     letter = codec.DEAD_LETTER.decode(dead.value or b"")
     assert (dead.topic, letter.reason, letter.run, letter.source_offset) == ("t.dead", reason, run, base)
     assert (tombstone.key, tombstone.value) == (key, None)
+
+
+def test_a_queue_that_was_made_later_is_looked_for_before_a_job_is_buried(owner: Owner, job_id: str) -> None:
+    asked: list[int] = []
+
+    def read_layout() -> Any:
+        asked.append(1)
+        return replace(LAYOUT, queues={"default": 12, "mail": 3})
+
+    late = Owner(owner.number, replace(SITE, read_layout=read_layout))
+    late.read(keys.job_key(job_id), value_of(run_of(job_id, queue="mail")))
+    assert late.entry(keys.job_key(job_id)).action == Action.FIRE
+    late.read(keys.job_key(job_id), value_of(run_of(job_id, queue="nowhere")))
+    assert late.entry(keys.job_key(job_id)).detail == "unknown_queue: nowhere"
+    assert len(asked) == 1
+
+
+def test_a_schema_announced_later_stops_the_partition_too(owner: Owner, job_id: str) -> None:
+    site = replace(SITE, read_layout=lambda: replace(LAYOUT, fingerprints=("0" * 16,)))
+    with pytest.raises(StopPartition):
+        Owner(owner.number, site).read(keys.job_key(job_id), b"\xc3\x01" + bytes(8))
+
+
+def test_a_header_that_the_client_cannot_decode_is_no_header(owner: Owner, job_id: str) -> None:
+    class Torn(MemoryRecord):
+        def headers(self) -> Any:
+            raise SystemError("returned a result with an exception set")
+
+    value = value_of(run_of(job_id, created_at=NOW - CREATION_LIMIT_MS - 1))
+    record = Torn(Put(NAMES.jobs, owner.number, keys.job_key(job_id), value), 0, NOW, None)
+    owner.partition.ingest([record], 1, NOW)
+    assert owner.entry(keys.job_key(job_id)).detail.startswith("too_old")
 
 
 def test_bytes_that_nobody_can_read_are_kept_under_their_place(owner: Owner, job_id: str) -> None:
@@ -275,11 +309,11 @@ def test_only_the_own_takeover_record_makes_a_partition_run(owner: Owner, job_id
     owner.partition.asked(0)
     owner.read(put.key, codec.TAKEOVER.encode(takeover("another's")))
     assert owner.partition.state is PartitionState.RESTORING
-    assert owner.partition.due(NOW, 10) == []
+    assert owner.partition.due(NOW, 10, 1 << 20) == []
     assert owner.partition.earlier_ids() == ("id-1",)
     owner.read(put.key, put.value)
     assert owner.partition.state is PartitionState.RUNNING
-    assert len(owner.partition.due(NOW, 10)) == 1
+    assert len(owner.partition.due(NOW, 10, 1 << 20)) == 1
 
 
 def test_after_an_unknown_outcome_the_old_record_does_not_count(owner: Owner) -> None:

@@ -1,0 +1,33 @@
+"""What all partitions of one dispatcher share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.core.layout import Layout
+from pipeline.core.names import Names
+
+LOOK_AGAIN_MS = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """What all partitions of one process share: names, layout, and the identity an index must have."""
+
+    names: Names
+    layout: Layout
+    cluster_id: str
+    topic_id: str
+    stale_after_ms: int
+    """Half of delete.retention: an index not synced for longer may have missed tombstones (H12)."""
+    read_layout: Callable[[], Layout] | None = None
+    """Reads the layout anew: queues and schemas are added while dispatchers run."""
+    looked_at: int = 0
+
+    def look_again(self, now: int) -> bool:
+        """Read the layout anew, at most once a second; whether it is worth asking it again."""
+        if self.read_layout is None or now - self.looked_at < LOOK_AGAIN_MS:
+            return False
+        self.looked_at, self.layout = now, self.read_layout()
+        return True
