@@ -17,7 +17,7 @@ from pipeline.core import keys
 from pipeline.core.errors import InvalidInput, NotFound, Undecodable
 from pipeline.core.job import Ack, AckState, JobStatus, Run
 from pipeline.core.layout import Layout
-from pipeline.core.names import Names
+from pipeline.core.names import Names, check_name
 from pipeline.core.times import format_instant
 from pipeline.heartbeat import Seen, read_fleet
 from pipeline.ports import Reader, Record
@@ -27,7 +27,13 @@ BEFORE_TOMBSTONE_MS = 60_000
 FRESH_MS = 5_000
 """Age of a heartbeat up to which its process counts as alive in what is shown; no decision rests on it."""
 
+PLACE_DIGITS = 9
+"""Of a partition's number: more does not fit the client library's 32 bits."""
+
 View = dict[str, Any]
+
+_NOTHING = "nothing is stored under this id (what ended over 7 days ago is no longer kept)"
+_NOTHING_READABLE = "what is stored under this id is no record of a job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +82,23 @@ class Follower:
         except Undecodable as error:
             raise InvalidInput("id", str(error)) from error
         trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
-        if trail.first is None and trail.end is None:
-            raise NotFound(
-                f"{job_id}: nothing is stored under this id (what ended over 7 days ago is no longer kept)"
-            )
-        runs: dict[int, Emitted] = {}
-        acks: list[Ack] = []
-        if trail.work is not None:
-            queue, partition, since = trail.work
+        if trail.first is None and trail.retry is None and trail.end is None:
+            raise NotFound(f"{job_id}: {_NOTHING_READABLE if trail.unreadable else _NOTHING}")
+        runs, acks = self._fired(trail, job_id)
+        return job_view(job_id, trail, runs, acks)
+
+    def _fired(self, trail: Trail, job_id: str) -> tuple[dict[int, Emitted], list[Ack]]:
+        """What stands at the place that the trail names; nothing if there is no such place."""
+        if trail.work is None:
+            return {}, []
+        queue, partition, since = trail.work
+        try:
             runs = fold_runs(self._reader.read(self._names.work(queue), partition, since_ms=since), job_id)
             acks = fold_acks(self._reader.read(self._names.acks(queue), partition, since_ms=since), job_id)
-        return job_view(job_id, trail, runs, acks)
+        except NotFound:
+            # The header was forged or its topic is gone; what the home says is true all the same.
+            return {}, []
+        return runs, acks
 
     def jobs(self, wanted: Wanted, limit: int | None = None) -> Iterator[View]:
         """Pending and retrying jobs (schemas/cli/job_list.json). With `limit` the first due of all; without,
@@ -96,7 +108,7 @@ class Follower:
             for partition in range(self._layout.partitions)
             for view in fold_live(self._reader.read(self._names.jobs, partition), wanted)
         )
-        return found if limit is None else iter(heapq.nsmallest(limit, found, key=_by_due))
+        return map(_dated, found if limit is None else heapq.nsmallest(limit, found, key=_by_due))
 
     def backlog(self, partition: int) -> Backlog:
         """What one partition of `jobs` still owes; reads all of it."""
@@ -125,6 +137,8 @@ class Trail:
     end: str | None = None
     work: tuple[str, int, int] | None = None
     """Queue, work partition, and the time from which its runs stand there."""
+    unreadable: bool = False
+    """Whether a record under its keys cannot be decoded; its owner moves such a record to `dead`."""
 
 
 class Emitted(NamedTuple):
@@ -141,26 +155,52 @@ def fold_trail(records: Iterable[Record], job_id: str) -> Trail:
     retries = f"r/{job_id}/".encode()
     for record in records:
         key = record.key() or b""
+        if key not in own and not key.startswith(retries):
+            continue
+        value = record.value()
+        run = _readable(value)
+        if value is None:
+            _end(trail, record)
+        elif run is None:
+            trail.unreadable = True
+            continue
         if key in own:
-            trail.pending = _folded(trail, record)
-            trail.first = trail.pending or trail.first
-        elif key.startswith(retries):
-            trail.retry = _folded(trail, record)
+            trail.pending = run
+            trail.first = run or trail.first
+        else:
+            trail.retry = run
     return trail
 
 
-def _folded(trail: Trail, record: Record) -> Run | None:
-    value = record.value()
-    if value is not None:
-        return codec.RUN.decode(value)
-    headers = {name: (text or b"").decode() for name, text in record.headers() or ()}
+def _end(trail: Trail, record: Record) -> None:
+    headers = headers_of(record)
     # A duplicate or superseded record ends by itself; what it repeats ended, or goes on, as told before.
     if headers.get("end") not in ("duplicate", "superseded", "moved"):
         trail.end = headers.get("end", "unknown")
-    if trail.work is None and "work" in headers:
-        queue, _, partition = headers["work"].rpartition("/")
-        trail.work = (queue, int(partition), record.timestamp()[1] - BEFORE_TOMBSTONE_MS)
-    return None
+    place = _place(headers.get("work", ""))
+    if trail.work is None and place is not None:
+        trail.work = (*place, record.timestamp()[1] - BEFORE_TOMBSTONE_MS)
+
+
+def headers_of(record: Record) -> dict[str, str]:
+    """The headers of a record as text, whatever bytes they hold; none if the client library cannot read them:
+    it raises SystemError for a name that is not UTF-8."""
+    try:
+        pairs = record.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        return {}
+    return {name: (value or b"").decode(errors="replace") for name, value in pairs}
+
+
+def _place(text: str) -> tuple[str, int] | None:
+    """Queue and partition of a `work` header; None if it is not one of ours."""
+    queue, _, number = text.rpartition("/")
+    if not (number.isascii() and number.isdecimal() and len(number) <= PLACE_DIGITS):
+        return None
+    try:
+        return check_name("queue", queue), int(number)
+    except InvalidInput:
+        return None
 
 
 def fold_runs(records: Iterable[Record], occurrence_id: str) -> dict[int, Emitted]:
@@ -168,9 +208,7 @@ def fold_runs(records: Iterable[Record], occurrence_id: str) -> dict[int, Emitte
     key = occurrence_id.encode()
     runs: dict[int, Emitted] = {}
     for record in records:
-        value = record.value()
-        if record.key() == key and value is not None:
-            run = codec.RUN.decode(value)
+        if record.key() == key and (run := _readable(record.value())) is not None:
             runs.setdefault(run.run, Emitted(run, record.timestamp()[1]))
     return runs
 
@@ -178,11 +216,15 @@ def fold_runs(records: Iterable[Record], occurrence_id: str) -> dict[int, Emitte
 def fold_acks(records: Iterable[Record], occurrence_id: str) -> list[Ack]:
     """Started and terminal acks of one occurrence, in log order."""
     prefixes = (f"s/{occurrence_id}/".encode(), f"t/{occurrence_id}/".encode())
-    return [
-        codec.ACK.decode(value)
-        for record in records
-        if (record.key() or b"").startswith(prefixes) and (value := record.value()) is not None
-    ]
+    found = (_readable_ack(r.value()) for r in records if (r.key() or b"").startswith(prefixes))
+    return [ack for ack in found if ack is not None]
+
+
+def _readable_ack(value: bytes | None) -> Ack | None:
+    try:
+        return codec.ACK.decode(value) if value is not None else None
+    except Undecodable:
+        return None
 
 
 def job_view(job_id: str, trail: Trail, runs: Mapping[int, Emitted], acks: Iterable[Ack]) -> View:
@@ -197,14 +239,14 @@ def job_view(job_id: str, trail: Trail, runs: Mapping[int, Emitted], acks: Itera
         "id": job_id,
         "handler": shown and shown.handler,
         "status": str(_status(trail, outcome)),
-        "due_at": shown and format_instant(shown.due_at),
+        "due_at": shown and shown_instant(shown.due_at),
         "key": shown and shown.key,
         "queue": shown.queue if shown else trail.work and trail.work[0],
         "result": _result(outcome),
         "runs": [
             {
                 "run": number,
-                "fired_at": format_instant(runs[number].at),
+                "fired_at": shown_instant(runs[number].at),
                 "attempts": _attempts_view(attempts.get(number, {})),
             }
             for number in sorted(runs)
@@ -252,7 +294,17 @@ _ATTEMPTED = {
 
 
 def _result(last: Ack | None) -> Any:
-    return json.loads(last.result) if last is not None and last.result is not None else None
+    return None if last is None or last.result is None else _json(last.result)
+
+
+def _json(stored: bytes) -> Any:
+    """The stored JSON; as text if it is none, or none that can be written again (NaN, a lone surrogate)."""
+    try:
+        value = json.loads(stored)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return stored.decode(errors="replace")
+    return value
 
 
 def _attempts_view(attempts: Mapping[int, Ack]) -> list[View]:
@@ -269,8 +321,8 @@ def _attempt_view(ack: Ack, *, over: bool) -> View:
         "attempt": ack.attempt,
         "worker": ack.worker,
         "token": str(ack.token),
-        "started_at": format_instant(started),
-        "finished_at": format_instant(ack.at) if finished else None,
+        "started_at": shown_instant(started),
+        "finished_at": shown_instant(ack.at) if finished else None,
         "outcome": str(ack.state) if finished else "lost" if over else None,
         "error": ack.error
         and {"type": ack.error.type, "message": ack.error.message, "trace": ack.error.trace},
@@ -287,7 +339,7 @@ _LIVE: Mapping[bytes, JobStatus] = {
 
 
 def fold_live(records: Iterable[Record], wanted: Wanted) -> list[View]:
-    """The wanted jobs of one partition that have a run pending, in order of due time."""
+    """The wanted jobs of one partition that have a run pending, in order of due time, `due_at` in ms."""
     live: dict[bytes, View] = {}
     for record in records:
         key = record.key() or b""
@@ -314,7 +366,7 @@ def _live_view(run: Run, status: JobStatus) -> View:
         "id": run.job_id,
         "handler": run.handler,
         "status": str(status),
-        "due_at": format_instant(run.due_at),
+        "due_at": run.due_at,
         "queue": run.queue,
         "key": run.key,
         "run": run.run,
@@ -323,8 +375,20 @@ def _live_view(run: Run, status: JobStatus) -> View:
     }
 
 
-def _by_due(view: View) -> tuple[str, str]:
+def _by_due(view: View) -> tuple[int, str]:
     return view["due_at"], view["id"]
+
+
+def _dated(view: View) -> View:
+    return {**view, "due_at": shown_instant(view["due_at"])}
+
+
+def shown_instant(ms: int) -> str:
+    """Epoch ms as RFC 3339, or the bare number if it is no instant: whoever may append can store any."""
+    try:
+        return format_instant(ms)
+    except OverflowError:
+        return str(ms)
 
 
 def fold_backlog(records: Iterable[Record]) -> Backlog:

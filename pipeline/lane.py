@@ -6,6 +6,7 @@ committed offset and metadata say (DESIGN §7).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,6 +23,13 @@ from pipeline.core.names import Names
 from pipeline.core.offset_metadata import OffsetMetadata, Start
 from pipeline.core.states import PartitionState
 from pipeline.ports import CommittedOffset, Put, Record
+
+LEARNT_LIMIT = 200
+"""Starts that a lane keeps from the acks partition beside those in the metadata: the ones at the lowest offsets."""
+
+PARKED_LIMIT = 100
+PARKED_BYTES = 8 * 1024 * 1024
+"""Runs without a handler that one lane keeps, and the bytes of their payloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,10 @@ class Lane:
         """Next offset to read on the acks partition while restoring; after that, past our last started record."""
         self.nonce = ""
         self.waiting: deque[Delivery] = deque()
+        self.waiting_bytes = 0
+        """Bytes of payload in `waiting`."""
+        self.paused = False
+        """Nothing is fetched until fewer runs wait."""
         self.parked: dict[int, tuple[Delivery, int]] = {}
         """By offset: runs whose handler nobody here knows, with the monotonic ms at which they are given up."""
         self.flights: dict[int, Flight] = {}
@@ -70,6 +82,7 @@ class Lane:
         self._committed = 0
         self._finished: tuple[tuple[int, int], ...] = ()
         self._starts: dict[int, Start] = {}
+        self._starts_limit = LEARNT_LIMIT
 
     # -- taking over ----------------------------------------------------------------------------------------
 
@@ -79,6 +92,7 @@ class Lane:
         known = offset_metadata.decode(offset, text)
         self._committed, self._finished = offset, known.finished
         self._starts = dict(known.started)
+        self._starts_limit = len(known.started) + LEARNT_LIMIT
         self.acks_next = known.acks_offset
         self.state = self.state.advance(PartitionState.RESTORING)
 
@@ -105,13 +119,17 @@ class Lane:
             if kind is AcksKind.TAKEOVER:
                 return codec.TAKEOVER.decode(value).nonce == self.nonce
             if kind is AcksKind.STARTED:
-                self._started_before(codec.ACK.decode(value))
+                ack = codec.ACK.decode(value)
+                if _is_start(key, ack):
+                    self._started_before(ack)
         except Undecodable:
             return False  # what nobody can read started nothing; the acks topic is compacted, not owed
         return False
 
     def _started_before(self, ack: Ack) -> None:
         """Attempts of one offset are compared by token, which grows; a released one was not spent."""
+        if ack.work_offset < self._committed or self._is_finished(ack.work_offset):
+            return  # what finished needs no start any more
         known = self._starts.get(ack.work_offset)
         if known is not None and ack.token < known.token:
             return
@@ -119,19 +137,25 @@ class Lane:
         self._starts.pop(ack.work_offset, None)
         if starts > 0:
             self._starts[ack.work_offset] = Start(starts, ack.token, ack.worker)
+        if len(self._starts) > self._starts_limit:
+            del self._starts[max(self._starts)]
+
+    def _is_finished(self, offset: int) -> bool:
+        at = bisect_right(self._finished, offset, key=lambda run: run[0]) - 1
+        return at >= 0 and offset <= self._finished[at][1]
 
     def _restored(self) -> None:
-        """What finished needs no start any more: below the mark, or in the finished set."""
-        done = {offset for first, last in self._finished for offset in range(first, last + 1)}
-        open_starts = sorted(
-            (offset, start)
-            for offset, start in self._starts.items()
-            if offset >= self._committed and offset not in done
-        )
-        self.tracker = AckTracker(
-            self._committed,
-            OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(open_starts)),
-        )
+        """Starts at offsets that never come would hold the window for ever: the highest go until one run may
+        start. A run whose start is forgotten only counts one death of a worker less."""
+        started = sorted(self._starts.items())
+        self.tracker = self._tracker(started)
+        while started and not self.tracker.room():
+            started.pop()
+            self.tracker = self._tracker(started)
+
+    def _tracker(self, started: Iterable[tuple[int, Start]]) -> AckTracker:
+        known = OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(started))
+        return AckTracker(self._committed, known)
 
     def close(self) -> None:
         self.state = self.state.advance(PartitionState.CLOSED)
@@ -154,9 +178,15 @@ class Lane:
                 continue
             if serial is not None:
                 self._busy_serials.add(serial)
+            self.waiting_bytes -= len(delivery.run.payload)
             chosen.append(delivery)
         self.waiting.extendleft(reversed(skipped))
         return chosen
+
+    def can_park(self, run: Run) -> bool:
+        """Whether one more run fits into `parked`, by number and by bytes of payload."""
+        held = sum(len(delivery.run.payload) for delivery, _ in self.parked.values())
+        return len(self.parked) < PARKED_LIMIT and held + len(run.payload) <= PARKED_BYTES
 
     def take_off(self, flight: Flight, worker: str) -> None:
         self.flights[flight.delivery.offset] = flight
@@ -174,6 +204,18 @@ class Lane:
 
     def committable(self, finishing: Iterable[int]) -> CommittedOffset:
         return CommittedOffset(*self.tracker.committable(finishing, self.acks_next))
+
+
+def _is_start(key: bytes, ack: Ack) -> bool:
+    """Whether a decoded record is a start that a worker wrote: what else is kept here goes into the metadata of
+    every later commit, which must be readable."""
+    if ack.state not in (AckState.STARTED, AckState.RELEASED) or ack.attempt < 1 or ack.work_offset < 0:
+        return False
+    try:
+        offset_metadata.check_start(Start(ack.attempt, ack.token, ack.worker))
+    except ValueError:
+        return False
+    return key == keys.started_key(ack.occurrence_id, ack.run, ack.token)
 
 
 # -- outcomes as records ------------------------------------------------------------------------------------
@@ -213,16 +255,29 @@ class Desk:
                     self._dead(flight, decision, now),
                 ]
             case Retrying():
-                ack = self._terminal(
-                    flight, AckState.RETRYING, now, error=decision.error, retry_at=decision.at
-                )
-                return [ack, self._retry(flight.run, decision)]
+                return self._settle_retry(flight, decision, now)
 
-    def _retry(self, run: Run, decision: Retrying) -> Put:
+    def _settle_retry(self, flight: Flight, decision: Retrying, now: int) -> list[Put]:
+        home = self._home(flight.run)
+        if home is None:
+            problem = f"job id {flight.run.job_id[:120]!r} names no home partition to retry from"
+            error = decision.error or Failure(type="NoHome", message=problem)
+            return self.settle(flight, DeadEnd(reason="no_home", error=error), now)
+        ack = self._terminal(flight, AckState.RETRYING, now, error=decision.error, retry_at=decision.at)
+        return [ack, self._retry(flight.run, decision, home)]
+
+    def _home(self, run: Run) -> int | None:
+        """None for a job id that is none: work records may come from anybody."""
+        try:
+            return self.layout.home(run.job_id)
+        except Undecodable:
+            return None
+
+    def _retry(self, run: Run, decision: Retrying, home: int) -> Put:
         again = replace(run, run=run.run + 1, due_at=decision.at, failures=decision.failures)
         return Put(
             self.names.jobs,
-            self.layout.home(run.job_id),
+            home,
             keys.retry_key(run.occurrence_id, run.run),
             codec.RUN.encode(again),
         )
@@ -250,7 +305,7 @@ class Desk:
         )
         return Put(
             self.names.dead,
-            self.layout.home(run.job_id),
+            self._home(run) or 0,
             run.occurrence_id.encode(),
             codec.DEAD_LETTER.encode(letter),
         )

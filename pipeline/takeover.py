@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.core.acks import AckTracker
-from pipeline.core.errors import RetryStep
+from pipeline.core.errors import RetryStep, StopPartition
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat, Takeover
 from pipeline.core.states import PartitionState
@@ -59,13 +59,14 @@ class LaneTakeover:
 
     def advance(self, lanes: Iterable[Lane]) -> None:
         """Whatever can be done now for those of `lanes` that do not run yet."""
-        lanes = list(lanes)
+        lanes = [lane for lane in lanes if lane.state is not PartitionState.CLOSED]
         self._open_lanes([lane for lane in lanes if lane.state is PartitionState.ASSIGNED])
         restoring = [lane for lane in lanes if lane.state is PartitionState.RESTORING]
         running = [lane.number for lane in restoring if self._restore(lane)]
         if running:
             self._events.on("running", queue=self._desk.queue, partitions=running)
-        self._fence_stale([lane for lane in lanes if lane.state is not PartitionState.RUNNING])
+        waiting = (PartitionState.ASSIGNED, PartitionState.RESTORING)
+        self._fence_stale([lane for lane in lanes if lane.state in waiting])
 
     def covered(self, lane: Lane) -> AckTracker | None:
         """After an unknown outcome: what the group's stable offset covers of `lane`; None = not stable yet."""
@@ -85,8 +86,19 @@ class LaneTakeover:
         acks = self._desk.names.acks(self._desk.queue)
         for lane in lanes:
             if lane.number in committed:
-                lane.opened(committed[lane.number])
-                self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
+                self._open(lane, committed[lane.number], acks)
+
+    def _open(self, lane: Lane, committed: CommittedOffset | None, acks: str) -> None:
+        try:
+            lane.opened(committed)
+        except StopPartition as stop:
+            # The worker's other partitions go on; this one stays closed until it is assigned anew.
+            lane.close()
+            self._events.on(
+                "partition_stopped", queue=self._desk.queue, partition=lane.number, reason=str(stop)
+            )
+            return
+        self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
 
     def _fence_stale(self, lanes: Sequence[Lane]) -> None:
         """End the transactions that a dead holder of these partitions has left open: they keep the group's offsets

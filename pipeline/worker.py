@@ -7,21 +7,19 @@ dead letter) and the offset commit in one transaction, fenced by the group's gen
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from pipeline import codec
 from pipeline.attempt import call_handler
-from pipeline.core.errors import (
-    RebuildClients,
-    RebuildPartition,
-    TokenExhausted,
-    Undecodable,
-)
-from pipeline.core.handler import DeadEnd, Decision, Registry, decide, failure_of
+from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted, Undecodable
+from pipeline.core.handler import DeadEnd, Decision, Registry, Retrying, decide, failure_of
 from pipeline.core.identity import Identity
-from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
+from pipeline.core.ids import parse_id
+from pipeline.core.job import Failure, Heartbeat, InFlight, Millis, Owned, Run
+from pipeline.core.names import NAME
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.heartbeat import REPORT_MS, Pulse
@@ -45,13 +43,20 @@ from pipeline.takeover import LaneTakeover
 IDLE_MS = 100
 BUSY_MS = 2
 """Longest wait for records while handlers run: results are looked for in between."""
-BUFFER_LIMIT = 2_000
-"""Runs waiting in this process; above it the partitions are paused, so memory stays flat."""
+LANE_LIMIT = 500
+"""Runs waiting in one lane, and records of one poll; a lane that has as many is paused, so memory stays flat."""
+PAYLOAD_LIMIT = 64 * 1024 * 1024
+"""Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
+MINUTE_MS = 60_000
+"""How long a run goes home whose handler nobody knows; how often such a handler is told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a worker takes on, and how long it is patient. Durations in ms."""
+    """How much a worker takes on, and how long it is patient. Durations in ms.
+
+    The last attempt before `max_worker_deaths` runs alone in its process, so that only a culprit reaches it.
+    """
 
     concurrency: int = 16
     heartbeat_timeout_ms: int = 3_000
@@ -98,24 +103,20 @@ class Worker:
         """Calls in the executor by ticket; a flight of a closed lane stays until its handler returns."""
         self._cleared: list[Flight] = []
         """Flights whose started record is durable: their handlers may start."""
-        self._starting = 0
-        self._paused = False
-        self._draining = False
+        self._starting, self._draining = 0, False
+        self._suspects: deque[tuple[Lane, Delivery]] = deque()
+        """Runs one worker death away from the limit; each waits until it can run alone."""
+        self._alone = False
+        self._told: tuple[int, set[str]] = (0, set())
+        """The unknown handlers told of in this minute."""
         self._failure: Exception | None = None
         self._log = open_log(self)
         self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events)
         self._takeover = LaneTakeover(
-            log=self._log,
-            appender=appender,
-            reader=reader,
-            desk=desk,
-            clock=clock,
-            random=random,
-            identity=identity,
-            events=events,
-            heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
+            log=self._log, appender=appender, reader=reader, desk=desk, clock=clock, random=random,
+            identity=identity, events=events, heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
             appended=self._appended,
-        )
+        )  # fmt: skip
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
 
@@ -137,6 +138,7 @@ class Worker:
             lane = self._lanes.pop(number, None)
             if lane is not None:
                 lane.close()
+        self._suspects = deque(s for s in self._suspects if s[0].state is not PartitionState.CLOSED)
         self._ledger.drop_closed()
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
 
@@ -163,7 +165,8 @@ class Worker:
 
     def _poll(self, patience_ms: int) -> Sequence[Record]:
         try:
-            return self._log.poll(BUFFER_LIMIT, patience_ms)
+            # Arrivals can be outcomes at once (unreadable, nobody's handler): no faster in than out.
+            return self._log.poll(1 if self._ledger.full else LANE_LIMIT, patience_ms)
         except RebuildPartition as expired:
             # Runs that nobody acked within the retention are gone: said loudly, and work goes on (H21).
             self._events.on(
@@ -176,7 +179,7 @@ class Worker:
         if self._cleared or self._ledger.full:
             return 0
         restoring = any(lane.state is not PartitionState.RUNNING for lane in self._lanes.values())
-        if self.busy or restoring:
+        if self.busy or restoring or self._suspects:
             return BUSY_MS
         return REPORT_MS if self._pulse.waiting else IDLE_MS
 
@@ -189,19 +192,42 @@ class Worker:
             if lane is None or offset is None or not lane.tracker.deliver(offset):
                 continue  # finished before us, or delivered again within this assignment
             try:
-                run = codec.RUN.decode(record.value() or b"")
+                run = _ours(record, codec.RUN.decode(record.value() or b""), self._desk.queue)
             except Undecodable as problem:
                 self._unreadable(lane, record, problem)
                 continue
             self._admit(lane, Delivery(offset=offset, run=run, fired_at=record.timestamp()[1]))
 
     def _admit(self, lane: Lane, delivery: Delivery) -> None:
-        if self._registry.get(delivery.run.handler) is not None:
+        """A few runs that nobody here can handle are parked; more would make the offset metadata too long."""
+        known = self._registry.get(delivery.run.handler) is not None
+        if not known:
+            self._tell_unknown(delivery.run)
+        if not known and not self._outdated(delivery.run) and lane.can_park(delivery.run):
+            deadline = self._clock.monotonic() + self._limits.unknown_handler_ms
+            lane.parked[delivery.offset] = (delivery, deadline)
+        else:
             lane.waiting.append(delivery)
-            return
-        deadline = self._clock.monotonic() + self._limits.unknown_handler_ms
-        lane.parked[delivery.offset] = (delivery, deadline)
-        self._events.on("unknown_handler", handler=delivery.run.handler, job=delivery.run.job_id)
+            lane.waiting_bytes += len(delivery.run.payload)
+
+    def _outdated(self, run: Run) -> bool:
+        return self._clock.now() - run.nominal_at >= self._limits.unknown_handler_ms
+
+    def _turn_away(self, lane: Lane, delivery: Delivery) -> None:
+        """Nobody here can handle it and it was not parked: it goes home for a minute, or ends if it is old."""
+        # Not at its arrival: what ends ahead of waiting runs makes the offset metadata longer as well.
+        run, end = delivery.run, _nobody_knows(delivery.run)
+        at = Millis(self._clock.now() + MINUTE_MS)
+        again = Retrying(at=at, failures=run.failures, error=end.error, spends=False)
+        self._give_up(lane, delivery, end if self._outdated(run) else again)
+
+    def _tell_unknown(self, run: Run) -> None:
+        minute = self._clock.monotonic() // MINUTE_MS
+        if self._told[0] != minute:
+            self._told = (minute, set())
+        if run.handler not in self._told[1]:
+            self._told[1].add(run.handler)
+            self._events.on("unknown_handler", handler=run.handler, job=run.job_id)
 
     def _unreadable(self, lane: Lane, record: Record, problem: Undecodable) -> None:
         offset = record.offset() or 0
@@ -216,40 +242,53 @@ class Worker:
         self._events.on("unreadable", partition=lane.number, offset=offset, reason=str(problem))
 
     def _start_runs(self) -> None:
-        if self._draining:
+        running = len(self._airborne) + self._starting + len(self._cleared)
+        self._alone = self._alone and running > 0
+        if self._draining or self._alone:
             return
-        free = self._limits.concurrency - len(self._airborne) - self._starting - len(self._cleared)
+        free = self._limits.concurrency - running
         for lane in self._lanes.values():
-            if free <= 0:
-                return
+            if free <= 0 or self._suspects:
+                break
             for delivery in lane.startable(free):
                 free -= 1
-                self._start_run(lane, delivery)
+                if lane.tracker.starts(delivery.offset) == self._limits.max_worker_deaths - 1:
+                    self._suspects.append((lane, delivery))
+                else:
+                    running += 1
+                    self._start_run(lane, delivery)
+        if self._suspects and running == 0:
+            self._alone = True
+            self._start_run(*self._suspects.popleft())
 
     def _start_run(self, lane: Lane, delivery: Delivery) -> None:
         """Write the started record; the handler starts when it is durable."""
+        if self._registry.get(delivery.run.handler) is None:
+            self._turn_away(lane, delivery)
+            return
         starts = lane.tracker.starts(delivery.offset)
         # Our clock is a lower bound of the broker's, which has stamped the record already.
         now = max(self._clock.now(), delivery.fired_at)
         if starts >= self._limits.max_worker_deaths:
             problem = f"{starts} workers died while they ran this job"
-            self._give_up(lane, delivery, "max_worker_deaths", Failure(type="WorkerDied", message=problem))
+            died = Failure(type="WorkerDied", message=problem)
+            self._give_up(lane, delivery, DeadEnd(reason="max_worker_deaths", error=died))
             return
         try:
             token = make_token(self._era, delivery.run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
-            self._give_up(lane, delivery, "token_exhausted", failure_of(exhausted))
+            self._give_up(lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted)))
             return
         flight = Flight(lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now)
         lane.take_off(flight, self._identity.process)
         self._starting += 1
         self._appender.append(self._desk.started(flight), partial(self._started, flight))
 
-    def _give_up(self, lane: Lane, delivery: Delivery, reason: str, error: Failure) -> None:
-        """End a run as dead without starting it; its ack stands for the attempt that was last started."""
+    def _give_up(self, lane: Lane, delivery: Delivery, decision: Decision) -> None:
+        """End a run without starting it; its ack stands for the attempt that was last started."""
         attempt = max(1, lane.tracker.starts(delivery.offset))
         flight = Flight(lane=lane, delivery=delivery, attempt=attempt, token=0, started_at=self._clock.now())
-        self._end(flight, DeadEnd(reason=reason, error=error))
+        self._end(flight, decision)
 
     def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
         self._starting -= 1
@@ -287,14 +326,8 @@ class Worker:
     def _decide(self, flight: Flight, done: Done) -> Decision:
         spec = self._registry.get(flight.run.handler)
         assert spec is not None, "admitted only with a known handler"
-        return decide(
-            spec,
-            flight.run,
-            value=done.value,
-            error=done.error,
-            now=self._clock.now(),
-            random=self._random,
-        )
+        now = self._clock.now()
+        return decide(spec, flight.run, value=done.value, error=done.error, now=now, random=self._random)
 
     def _end(self, flight: Flight, decision: Decision) -> None:
         flight.lane.flights[flight.delivery.offset] = flight
@@ -307,23 +340,22 @@ class Worker:
             expired = [offset for offset, (_, deadline) in lane.parked.items() if monotonic >= deadline]
             for offset in expired:
                 delivery, _ = lane.parked.pop(offset)
-                problem = f"no worker knows {delivery.run.handler}"
-                self._give_up(
-                    lane, delivery, "unknown_handler", Failure(type="UnknownHandler", message=problem)
-                )
+                self._give_up(lane, delivery, _nobody_knows(delivery.run))
 
     # -- back-pressure, heartbeat, leaving ------------------------------------------------------------------
 
     def _throttle(self) -> None:
-        """Pause fetching above the buffer limit, go on below half of it; never stop polling."""
-        waiting = sum(len(lane.waiting) for lane in self._lanes.values())
-        running = [n for n, lane in self._lanes.items() if lane.state is PartitionState.RUNNING]
-        if not self._paused and waiting >= BUFFER_LIMIT:
-            self._paused = True
-            self._log.pause(running)
-        elif self._paused and waiting <= BUFFER_LIMIT // 2:
-            self._paused = False
-            self._log.resume(running, {})
+        """Pause fetching of a lane that is full, go on when it is half empty; never stop polling."""
+        for number, lane in self._lanes.items():
+            filled = max(
+                len(lane.waiting) / LANE_LIMIT, lane.waiting_bytes * len(self._lanes) / PAYLOAD_LIMIT
+            )
+            if not lane.paused and filled >= 1:
+                lane.paused = True
+                self._log.pause([number])
+            elif lane.paused and filled < 0.5:
+                lane.paused = False
+                self._log.resume([number], {})
 
     def _beat(self) -> None:
         monotonic = self._clock.monotonic()
@@ -331,37 +363,18 @@ class Worker:
             self._pulse.beat(self.heartbeat(), monotonic)
 
     def heartbeat(self) -> Heartbeat:
+        me, topic = self._identity, self._desk.names.work(self._desk.queue)
         return Heartbeat(
-            process=self._identity.process,
-            role="worker",
-            version=self._identity.version,
-            host=self._identity.host,
-            pid=self._identity.pid,
-            started_at=self._identity.started_at,
-            generation=self._takeover.generation,
+            process=me.process, role="worker", version=me.version, host=me.host, pid=me.pid,
+            started_at=me.started_at, generation=self._takeover.generation,
             owned=tuple(
-                Owned(
-                    topic=self._desk.names.work(self._desk.queue),
-                    partition=lane.number,
-                    state=lane.state.name.lower(),
-                )
-                for lane in self._lanes.values()
+                Owned(topic=topic, partition=number, state=state.name.lower())
+                for number, state in self.states.items()
             ),
-            transactional_ids=self._log.transactional_ids,
-            handlers=self._registry.names(),
+            transactional_ids=self._log.transactional_ids, handlers=self._registry.names(),
             queues=(self._desk.queue,),
-            in_flight=tuple(
-                InFlight(
-                    occurrence_id=flight.run.occurrence_id,
-                    run=flight.run.run,
-                    attempt=flight.attempt,
-                    token=flight.token,
-                    handler=flight.run.handler,
-                    started_at=flight.started_at,
-                )
-                for flight in list(self._airborne.values())[:1000]
-            ),
-        )
+            in_flight=tuple(_in_flight(flight) for flight in list(self._airborne.values())[:1000]),
+        )  # fmt: skip
 
     @property
     def states(self) -> dict[int, PartitionState]:
@@ -386,3 +399,28 @@ class Worker:
         self._pulse.leave()
         self._appender.flush(timeout_ms)
         self._log.close()
+
+
+def _ours(record: Record, run: Run, queue: str) -> Run:
+    """`run` itself if a dispatcher can have written it here; Undecodable if it came from elsewhere."""
+    parse_id(run.occurrence_id)
+    if run.job_id != run.occurrence_id:
+        parse_id(run.job_id)
+    if run.run < 1 or run.queue != queue or record.key() != run.occurrence_id.encode():
+        raise Undecodable(f"run {run.run} of queue {run.queue!r} under key {record.key()!r} is not ours")
+    if not NAME.fullmatch(run.handler):
+        raise Undecodable(f"{run.handler[:80]!r} is no name of a handler")
+    return run
+
+
+def _nobody_knows(run: Run) -> DeadEnd:
+    problem = f"no worker knows {run.handler}"
+    return DeadEnd(reason="unknown_handler", error=Failure(type="UnknownHandler", message=problem))
+
+
+def _in_flight(flight: Flight) -> InFlight:
+    run = flight.run
+    return InFlight(
+        occurrence_id=run.occurrence_id, run=run.run, attempt=flight.attempt, token=flight.token,
+        handler=run.handler, started_at=flight.started_at,
+    )  # fmt: skip

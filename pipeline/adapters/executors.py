@@ -31,7 +31,8 @@ class HandlerExecutor:
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="async-handlers", daemon=True)
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="async-handlers", daemon=True)
         self._thread.start()
 
     def submit(self, call: Call) -> None:
@@ -39,6 +40,19 @@ class HandlerExecutor:
             self._loop.call_soon_threadsafe(self._spawn, call)
         else:
             self._pool.submit(self._run, call)
+
+    def _serve(self) -> None:
+        # A SystemExit in a task that a handler made goes through run_forever, and a handler may stop its loop:
+        # the loop is whole after either, and the other handlers need it.
+        while not self._closing:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                log.exception("a handler's task tried to end the process", extra={"action": "executor.exit"})
+
+    def _stop(self) -> None:
+        self._closing = True
+        self._loop.stop()
 
     def _run(self, call: Call) -> None:
         self._done.put(outcome(call.ticket, call.function))
@@ -79,7 +93,7 @@ class HandlerExecutor:
         stopping = asyncio.run_coroutine_threadsafe(self._drain(timeout_ms / 1000), self._loop)
         waiter.join(timeout_ms / 1000)
         unfinished = stopping.result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop)
         self._thread.join()
         self._loop.close()
         if waiter.is_alive() or unfinished:

@@ -21,6 +21,7 @@ from pipeline.adapters.kafka_settings import (
     LEADERLESS,
     NO_POSITION,
     RECORD_LIMIT,
+    constructing,
     error_of,
     settings,
     translate,
@@ -36,6 +37,8 @@ SETTLE_S = 2.0
 BATCH = 10_000
 LEFT_BEHIND = 100_000
 """Records buffered for a tailed partition that nobody asks for any more, before it is let go."""
+TAILED = {"queued.max.messages.kbytes": 1024}
+"""A tailed partition stays assigned when nobody reads it any more: what is fetched ahead stays small."""
 T = TypeVar("T")
 READER_GROUP = "dueline.reader"
 """librdkafka wants a group id even of a consumer that joins no group; nothing is ever committed to it."""
@@ -67,7 +70,8 @@ class KafkaAppender:
             "queue.buffering.max.kbytes": 1_048_576,
             "topic.metadata.propagation.max.ms": 2_500,
         }
-        self._producer = Producer(settings(bootstrap, client or {}, own))
+        with constructing():
+            self._producer = Producer(settings(bootstrap, client or {}, own))
         self._lost: Exception | None = None
 
     def append(self, put: Put, done: Report | None = None) -> None:
@@ -147,7 +151,7 @@ class KafkaReader:
         self._tails: _Tails | None = None
 
     def _consumer(self) -> Consumer:
-        return self._idle.pop() if self._idle else Consumer(self._settings)
+        return self._idle.pop() if self._idle else _consumer(self._settings)
 
     def read(
         self, topic: str, partition: int, start: int | None = None, since_ms: int | None = None
@@ -176,7 +180,7 @@ class KafkaReader:
         """The first call of a partition, or one with another `start` than after the last record, waits for
         the broker's answer; going on from the last record takes what has been fetched meanwhile."""
         if self._tails is None:
-            self._tails = _Tails(self._consumer())
+            self._tails = _Tails(_consumer({**self._settings, **TAILED}))
         return self._tails.take(topic, partition, start, limit)
 
     def partitions(self, topic: str) -> int:
@@ -258,6 +262,11 @@ class _Tails:
         self._consumer.close()
 
 
+def _consumer(config: Mapping[str, Any]) -> Consumer:
+    with constructing():
+        return Consumer(dict(config))
+
+
 def take(consumer: Consumer, limit: int, timeout: float) -> list[Any]:
     """Up to `limit` messages and events, waiting at most `timeout` seconds for the first and for no other:
     `consume` alone would wait for the full number. Tested with `is None`: a tombstone is falsy."""
@@ -284,7 +293,8 @@ def partition_count(consumer: Consumer, topic: str) -> int:
 
 def check_reachable(bootstrap: str, timeout_ms: int, client: Mapping[str, str] | None = None) -> str:
     """The cluster's id; StoreUnreachable if no broker answers in time."""
-    producer = Producer(settings(bootstrap, client or {}, {}))
+    with constructing():
+        producer = Producer(settings(bootstrap, client or {}, {}))
     try:
         return str(producer.list_topics(timeout=timeout_ms / 1000).cluster_id)
     except KafkaException as exception:

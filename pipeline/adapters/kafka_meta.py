@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pipeline import codec
-from pipeline.core.errors import DuelineError, InvalidInput, Refused, StoreUnreachable
+from pipeline.adapters.kafka_settings import bad_setting, constructing
+from pipeline.core.errors import DuelineError, Refused, StoreUnreachable, Undecodable, UnknownFingerprint
 from pipeline.core.keys import ERA_KEY, LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
@@ -66,7 +67,7 @@ def translated(error: Exception, what: str, servers: str) -> DuelineError:
             f"cannot reach Kafka at {servers}: {what}: {cause.str() if cause else 'timed out'}"
         )
     if cause.name() == "_INVALID_ARG":
-        return InvalidInput("DUELINE_KAFKA__*", cause.str())
+        return bad_setting(cause)
     if cause.name() in _FORBIDDEN:
         return Refused(f"Kafka refuses: {what}: {cause.str()}")
     return DuelineError(f"{what}: {cause.str()}")
@@ -118,14 +119,15 @@ class MetaTopic:
                 time.sleep(random.uniform(0.05, 0.25))
 
     def _update(self, change: Callable[[Layout | None], Layout]) -> Layout:
-        producer = Producer(
-            {
-                **quiet(self._config),
-                "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": 10_000,
-                "message.timeout.ms": min(10_000, int(self._timeout_s * 1000)),
-            }
-        )
+        with constructing():
+            producer = Producer(
+                {
+                    **quiet(self._config),
+                    "transactional.id": self._transactional_id,
+                    "transaction.timeout.ms": 10_000,
+                    "message.timeout.ms": min(10_000, int(self._timeout_s * 1000)),
+                }
+            )
         producer.init_transactions(self._timeout_s)
         nonce = uuid.uuid4().bytes
         self._commit(producer, {WRITER_KEY: None}, nonce)
@@ -161,13 +163,13 @@ class MetaTopic:
                     if error.name() != "_PARTITION_EOF":
                         raise KafkaException(error)
                     if nonce is None:
-                        return _meta(values)
+                        return _meta(self._topic, values)
                     continue
                 key, value = message.key(), message.value()
                 if value is not None and key is not None:
                     values[key] = value
                 if nonce is not None and (_NONCE, nonce) in (message.headers() or ()):
-                    return _meta(values)
+                    return _meta(self._topic, values)
             raise TimeoutError
 
     @contextmanager
@@ -192,9 +194,25 @@ class MetaTopic:
             consumer.close()
 
 
-def _meta(values: Mapping[bytes, bytes]) -> Meta:
+def _meta(topic: str, values: Mapping[bytes, bytes]) -> Meta:
+    """Raises Refused for a record that cannot be read: to guess a layout or an era would lose jobs."""
     layout, era = values.get(LAYOUT_KEY), values.get(ERA_KEY)
-    return Meta(
-        layout=None if layout is None else codec.LAYOUT.decode(layout),
-        era=None if era is None else codec.ERA.decode(era).era,
-    )
+    with _refusing(topic, LAYOUT_KEY):
+        found = None if layout is None else codec.LAYOUT.decode(layout)
+    with _refusing(topic, ERA_KEY):
+        return Meta(layout=found, era=None if era is None else codec.ERA.decode(era).era)
+
+
+@contextmanager
+def _refusing(topic: str, key: bytes) -> Iterator[None]:
+    try:
+        yield
+    except Undecodable as error:
+        remedy = (
+            "upgrade this version of Dueline"
+            if isinstance(error, UnknownFingerprint)
+            else "append the last good record under this key again, or choose another DUELINE_PREFIX"
+        )
+        raise Refused(
+            f"{topic}: the record under {key.decode()!r} cannot be read ({error}): {remedy}"
+        ) from error

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from pipeline.config import KAFKA_PREFIX
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
 
 log = logging.getLogger("pipeline.kafka")
@@ -94,6 +97,28 @@ def settings(bootstrap: str, client: Mapping[str, str], own: Mapping[str, Any]) 
         if key in RESERVED:
             raise InvalidInput(key, "is set by the protocol and cannot be changed")
     return {**own, **client, "bootstrap.servers": bootstrap, "error_cb": _noticed, "logger": log}
+
+
+@contextmanager
+def constructing() -> Iterator[None]:
+    """Around the construction of a client: a value that the library refuses is InvalidInput."""
+    try:
+        yield
+    except KafkaException as exception:
+        error = error_of(exception)
+        if error.code() == KafkaError._INVALID_ARG:
+            raise bad_setting(error) from exception
+        raise
+
+
+_PROPERTY = re.compile(r'(?:property:?|value for) "([a-z0-9._]+)"|\b([a-z0-9]+(?:\.[a-z0-9]+)+) failed')
+
+
+def bad_setting(error: KafkaError) -> InvalidInput:
+    """Names the variable that set the property the library complains of, as far as it says which."""
+    found = _PROPERTY.search(error.str())
+    name = (found[1] or found[2]).upper().replace(".", "_") if found else "*"
+    return InvalidInput(f"{KAFKA_PREFIX}{name}", " ".join(error.str().split()))
 
 
 def _noticed(error: KafkaError) -> None:

@@ -244,7 +244,11 @@ class RocksIndex:
         self._partitions.pop(partition, None)
 
     def close(self) -> None:
-        self._db.close()
+        """Never raises: it would hide the error that ended the owner, and nothing in here is precious."""
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001 -- the library raises nothing narrower
+            log.warning("index not closed in order: %s", error, extra={"action": "index.close_failed"})
 
 
 def _options() -> Options:

@@ -6,6 +6,7 @@ late, 5 cannot reach the store. Commands print with `pipeline.cli.output`; they 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import click
 from pipeline.cli.output import note, remember_json
 from pipeline.core.errors import DuelineError
 
+_OUTPUT_LOST = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
 INTERRUPTED = 130
 """128 + SIGINT, what a shell reports."""
 
@@ -96,6 +98,9 @@ accept_json(dueline)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; an expected error is one line on stderr, no traceback.
     `argv` defaults to the process's own. A command may return its exit code."""
+    if sys.stdout is None:  # closed by the caller; said before anything is done whose answer would be lost
+        note("stdout is closed: redirect it to a file or to /dev/null")
+        return 1
     try:
         result = dueline.main(argv, prog_name="dueline", standalone_mode=False)
         sys.stdout.flush()  # here, where a closed pipe is handled, not at interpreter exit
@@ -111,7 +116,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more at exit, and would say so on stderr.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _output_lost()
+    except OSError as error:
+        if error.errno not in _OUTPUT_LOST or error.filename is not None:
+            raise
+        note(f"cannot write to stdout: {error.strerror}")
+        return _output_lost()
     return result if isinstance(result, int) else 0
+
+
+def _output_lost() -> int:
+    # The interpreter flushes once more at exit, and would say so on stderr.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

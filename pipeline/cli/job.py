@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
@@ -80,6 +82,8 @@ def _create_one(given: dict[str, Any], now: bool) -> None:
 
     if now and "in_" in given:
         raise click.UsageError("--now excludes --in")
+    if given.keys() >= {"at", "in_"}:
+        raise click.UsageError("--at excludes --in")
     if now:
         given["in_"] = 0
     try:
@@ -133,11 +137,20 @@ def _opened(field: str, path: str) -> IO[bytes]:
 
 def _parse(field: str, text: str | bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=partial(_object, field))
     except RecursionError:
         raise InvalidInput(field, "nested too deeply") from None
     except ValueError as error:
         raise InvalidInput(field, f"is not JSON: {error}") from error
+
+
+def _object(field: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One JSON object. A name twice is refused: which of its values was meant, nobody can tell."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise InvalidInput(field, f"has the name {twice!r} twice in one object")
+    return found
 
 
 class Lines:
@@ -161,10 +174,18 @@ class Lines:
         if not isinstance(request, dict):
             raise InvalidInput("line", "is not a JSON object")
         if "in" in request:
+            _refuse_two_times(request)
             request["in_"] = request.pop("in")
         if isinstance(request.get("handler"), str) and len(self.handlers) < HANDLERS_WATCHED:
             self.handlers.add(request["handler"])
         return request
+
+
+def _refuse_two_times(request: Mapping[str, Any]) -> None:
+    if "in_" in request:
+        raise InvalidInput("in", "excludes in_, which is the same")
+    if request["in"] is not None and request.get("at") is not None:
+        raise InvalidInput("at", "excludes in: give one of them")
 
 
 def _create_file(path: str) -> None:
@@ -179,16 +200,26 @@ def _create_file(path: str) -> None:
         except InvalidInput as error:
             raise _bad_line(lines.number, accepted, error) from error
         except StoreUnreachable as error:
-            raise StoreUnreachable(f"{error}; {accepted} jobs were confirmed before") from error
-        emit({"accepted": accepted}, "accepted {0[accepted]} jobs".format)
+            raise StoreUnreachable(f"{error}; {_jobs(accepted)} confirmed before") from error
+        emit({"accepted": accepted}, lambda view: f"accepted {_jobs(view['accepted'])}")
         _warn_unknown(app, lines.handlers)
 
 
 def _bad_line(number: int, accepted: int, error: InvalidInput) -> InvalidInput:
     # A bad item carries what is wrong in it as its context; a line that is no item is raised as it is.
     problem = error.__context__ if isinstance(error.__context__, InvalidInput) else error
-    stored = f"the {accepted} jobs before it are stored" if accepted else "nothing is stored"
+    match accepted:
+        case 0:
+            stored = "nothing is stored"
+        case 1:
+            stored = "the job before it is stored"
+        case _:
+            stored = f"the {accepted} jobs before it are stored"
     return InvalidInput(f"line {number}: {_field(problem.field)}", f"{problem.problem}; {stored}")
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 def _warn_unknown(app: Dueline, handlers: set[str]) -> None:

@@ -9,8 +9,7 @@ import click
 
 from pipeline.cli.output import emit, table
 from pipeline.cli.store import Store, following
-from pipeline.core.times import format_instant
-from pipeline.follower import Backlog
+from pipeline.follower import Backlog, shown_instant
 from pipeline.heartbeat import Seen
 
 
@@ -34,9 +33,9 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
     overdue = oldest is not None and oldest <= now
     return {
         "prefix": store.parts.names.prefix,
-        "at": format_instant(now),
+        "at": shown_instant(now),
         "pending": sum(backlog.pending for backlog in backlogs) if count else None,
-        "oldest_overdue": format_instant(oldest) if overdue and oldest is not None else None,
+        "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
         "partitions": partitions_view(store, processes, backlogs),
         "processes": [process_view(seen) for seen in processes],
         "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
@@ -79,8 +78,8 @@ def process_view(seen: Seen) -> dict[str, Any]:
         "host": heartbeat.host,
         "pid": heartbeat.pid,
         "version": heartbeat.version,
-        "started_at": format_instant(heartbeat.started_at),
-        "seen_at": format_instant(seen.at),
+        "started_at": shown_instant(heartbeat.started_at),
+        "seen_at": shown_instant(seen.at),
         "generation": heartbeat.generation,
         "owned": len(heartbeat.owned),
         "queues": list(heartbeat.queues),

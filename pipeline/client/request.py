@@ -175,8 +175,14 @@ def _pairs(field: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > PAIRS_LIMIT:
         raise InvalidInput(field, f"must map at most {PAIRS_LIMIT} names to text")
     return {
-        _clean(field, _text(field, name)): _clean(f"{field}.{name}", text) for name, text in value.items()
+        _clean(field, _named(field, name)): _clean(f"{field}.{name}", text) for name, text in value.items()
     }
+
+
+def _named(field: str, name: object) -> object:
+    if name == "":
+        raise InvalidInput(field, "holds an empty name")
+    return name
 
 
 def _attempts(value: object) -> int | None:
@@ -201,6 +207,8 @@ def _refuse_unknown(request: Mapping[str, Any]) -> None:
     for name in request.keys() - _KNOWN:
         if name not in PLANNED:
             close = difflib.get_close_matches(str(name), [*_KNOWN, *PLANNED], n=1)
-            raise InvalidInput(str(name), f"unknown option{f'; did you mean {close[0]}?' if close else ''}")
+            raise InvalidInput(
+                str(name) or "''", f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
+            )
         if request[name] is not None:
             raise InvalidInput(name, "not supported yet")

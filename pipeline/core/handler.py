@@ -232,7 +232,7 @@ def decide(
         case Snooze(for_ms=wait):
             return Retrying(at=_after(now, wait), failures=run.failures, error=None, spends=False)
         case Cancel(reason=reason):
-            return Cancelled(reason=reason)
+            return Cancelled(reason=_text(reason)[:_MESSAGE_LIMIT])
         case Dead() as verdict:
             return DeadEnd(reason="dead_by_handler", error=failure_of(verdict))
         case Retry(after_ms=wait) as verdict:
@@ -247,12 +247,11 @@ def failure_of(error: BaseException) -> Failure:
     """An exception as data; of a verb raised `from` an error, that error."""
     if isinstance(error, (Retry, Dead)) and error.__cause__ is not None:
         error = error.__cause__
-    trace = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else None
     return Failure(
-        type=type(error).__qualname__,
-        message=_message(error)[:_MESSAGE_LIMIT],
+        type=_text(type(error).__qualname__),
+        message=_text(error)[:_MESSAGE_LIMIT],
         # The end of a trace names the place.
-        trace=None if trace is None else trace[-_TRACE_LIMIT:],
+        trace=None if error.__traceback__ is None else _trace(error)[-_TRACE_LIMIT:],
     )
 
 
@@ -266,8 +265,8 @@ def encode_result(value: object) -> bytes | None:
         return None
     try:
         data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except Exception as error:  # noqa: BLE001 - a user's class may raise anything while it is encoded
-        return _dropped(f"not JSON: {_message(error)[:200]}")
+    except BaseException as error:  # noqa: BLE001 - a user's class may raise anything while it is encoded
+        return _dropped(f"not JSON: {_text(error)[:200]}")
     if len(data) > RESULT_LIMIT:
         return _dropped(f"{len(data)} bytes of JSON are more than {RESULT_LIMIT}")
     return data
@@ -289,10 +288,18 @@ def _after(now: int, wait: int) -> Millis:
     return Millis(min(now + wait, LATEST))
 
 
-def _message(error: BaseException) -> str:
+def _trace(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the message is for people, its absence must not fail the run again
+        return _text("".join(traceback.format_exception(error)))
+    except BaseException:  # noqa: BLE001 - see `_text`
+        return "(its trace cannot be shown)"
+
+
+def _text(value: object) -> str:
+    """A handler's object as text that the codec takes: a lone surrogate is escaped, for UTF-8 has none."""
+    try:
+        return str.encode(str(value), "utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001 - the text is for people, its absence must not end run or worker
         return "(its message cannot be shown)"
 
 

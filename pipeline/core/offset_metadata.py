@@ -62,7 +62,15 @@ def check_start(start: Start) -> None:
 
 
 def encode(mark: int, metadata: OffsetMetadata) -> str:
-    """The one text of `metadata` beside the committed offset `mark`."""
+    """The one text of `metadata` beside the committed offset `mark`. ValueError if `decode` would refuse it:
+    once committed, such a text stops every later owner of the partition."""
+    text = _written(mark, metadata)
+    if len(text) > BROKER_LIMIT or not _FORM.fullmatch(text) or not _consistent(mark, metadata):
+        raise ValueError(f"{text[:120]!r} is no offset metadata")
+    return text
+
+
+def _written(mark: int, metadata: OffsetMetadata) -> str:
     holders = sorted({(start.token, start.worker) for _, start in metadata.started})
     index = {holder: number for number, holder in enumerate(holders)}
     return ";".join(
@@ -100,7 +108,7 @@ def decode(mark: int, text: str) -> OffsetMetadata:
     except IndexError:
         raise _malformed(text) from None
     # Order, spelling and use of the holders are checked by writing it again.
-    if not _consistent(mark, metadata) or encode(mark, metadata) != text:
+    if not _consistent(mark, metadata) or _written(mark, metadata) != text:
         raise _malformed(text)
     return metadata
 

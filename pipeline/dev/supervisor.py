@@ -27,7 +27,8 @@ LONGEST_DELAY_S = 10.0
 STEADY_S = 10.0
 """A child that lived this long is restarted at once; one that dies sooner waits twice as long each time."""
 USAGE_ERROR = 2
-"""Exit code of a child that was told nonsense (DESIGN §9): starting it again cannot help."""
+"""Exit code of a child that was told nonsense (DESIGN §9): starting it again cannot help.
+Of one that was ready once it is a death like any other: its command line was good."""
 POLITE_ENDINGS = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 """Of a child that was asked to stop; the last is a JVM's."""
 CHUNK = 65_536
@@ -79,6 +80,8 @@ class _Child:
     quick_deaths: int = 0
     restart_at: float | None = None
     ready: bool = False
+    was_ready: bool = False
+    """Whether any of its processes was."""
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ class Supervisor:
         child, line = data.child, raw.decode(errors="replace")
         self._printer.line(child.role.name, line)
         if not child.ready and child.role.ready is not None and child.role.ready in line:
-            child.ready = True
+            child.ready = child.was_ready = True
             self._printer.event(child.role.name, "ready")
             if not self._all_ready and all(c.ready or c.role.ready is None for c in self._children):
                 self._all_ready = True
@@ -210,7 +213,7 @@ class Supervisor:
             return
         self._finish(child)
         ending, now = describe_exit(process.returncode), time.monotonic()
-        if process.returncode == USAGE_ERROR:
+        if process.returncode == USAGE_ERROR and not child.was_ready:
             self._refused = True
             self._printer.event(child.role.name, f"refused its command line ({ending}), stopping")
             return

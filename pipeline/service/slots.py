@@ -36,22 +36,33 @@ class Slot:
 
 @contextmanager
 def claimed_slot(state_dir: Path, role: str, number: int | None) -> Iterator[Slot]:
-    """Hold slot `number`, or the lowest free one, of `role` while inside. Refused if it is taken."""
+    """Hold slot `number`, or the lowest free one, of `role` while inside. Refused if it is taken, or the directory
+    cannot be written."""
+    try:
+        slot, lock = _claim(state_dir, role, number)
+    except OSError as error:
+        raise Refused(
+            f"state directory {state_dir} cannot be used: {error.strerror or error}:"
+            " make it writable for this user, or set DUELINE_STATE_DIR to another"
+        ) from error
+    try:
+        yield slot
+    finally:
+        os.close(lock)
+
+
+def _claim(state_dir: Path, role: str, number: int | None) -> tuple[Slot, int]:
+    """A slot and the descriptor that locks it. Refused if it is taken; OSError."""
     private(state_dir)
     instance = _instance(state_dir)
     root = private(state_dir / role)
     for candidate in range(SLOTS) if number is None else (number,):
         path = private(root / str(candidate))
         lock = _lock(path / "lock")
-        if lock is None:
-            if number is not None:
-                raise Refused(f"slot: {role} slot {number} is held by process {_holder(path / 'lock')}")
-            continue
-        try:
-            yield Slot(number=candidate, path=path, instance=instance)
-        finally:
-            os.close(lock)
-        return
+        if lock is not None:
+            return Slot(number=candidate, path=path, instance=instance), lock
+        if number is not None:
+            raise Refused(f"slot: {role} slot {number} is held by process {_holder(path / 'lock')}")
     raise Refused(f"slot: all {SLOTS} {role} slots of {state_dir} are taken")
 
 

@@ -104,13 +104,13 @@ def test_calls_run_at_once_up_to_the_concurrency(threads: HandlerExecutor) -> No
 
 
 def test_asynchronous_calls_are_bounded(threads: HandlerExecutor) -> None:
-    running, most = 0, 0
+    running, most, together = 0, 0, asyncio.Barrier(2)
 
     async def count() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
+        await together.wait()
         running -= 1
 
     for ticket in range(10):
@@ -127,3 +127,20 @@ def test_close_leaves_an_endless_handler_behind() -> None:
     release.set()
     cancelled = [d for d in executor.completed() if d.ticket == 2]
     assert all(isinstance(d.error, asyncio.CancelledError) for d in cancelled)
+
+
+def test_a_task_that_wants_to_end_the_process_does_not_end_the_loop(threads: HandlerExecutor) -> None:
+    async def leaving() -> None:
+        raise SystemExit(3)
+
+    async def parent() -> None:
+        await asyncio.create_task(leaving())
+
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+
+    threads.submit(Call(1, parent, True))
+    assert isinstance(collect(threads, 1)[1].error, SystemExit)
+    threads.submit(Call(2, stop, True))
+    threads.submit(Call(3, asynchronous, True))
+    assert collect(threads, 2)[3].value == "asynchronous"

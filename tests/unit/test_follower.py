@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from pipeline import codec
 from pipeline.core.errors import InvalidInput, NotFound
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import AckState, Failure, JobStatus, Owned, Run
-from pipeline.follower import FRESH_MS, Wanted
+from pipeline.follower import FRESH_MS, Wanted, headers_of
 from pipeline.ports import Put
 
 T0 = 1_800_000_000_000
@@ -328,3 +329,63 @@ def test_probes_of_the_clock_are_no_processes(store: Any) -> None:
     store.cluster.append(Put(store.names.fleet, 1, b"probe", None))
     store.cluster.append(Put(store.names.fleet, 1, b"probe", b"\x00"))
     assert processes(store) == []
+
+
+# -- records that nobody should have written ----------------------------------------------------------------
+
+
+def put_raw(store: Any, run: Run, value: bytes | None, headers: Any = None) -> None:
+    home = store.layout.home(run.job_id)
+    store.cluster.append(Put(store.names.jobs, home, f"j/{run.job_id}".encode(), value, headers))
+
+
+@pytest.mark.parametrize("due_at", [2**62, -(2**62)])
+def test_an_absurd_due_time_is_shown_as_its_number(store: Any, due_at: int) -> None:
+    run = replace(run_of(), due_at=due_at)
+    store.put(run)
+    store.put(run_of(1))
+    listed = {view["id"]: view["due_at"] for view in store.follower.jobs(Wanted())}
+    assert listed[run.job_id] == str(due_at)
+    assert store.follower.job(run.job_id)["due_at"] == str(due_at)
+    (first,) = store.follower.jobs(Wanted(), limit=1)
+    assert (first["id"] == run.job_id) == (due_at < 0)
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"garbage", lambda value: value[:-3]], ids=["garbage", "tail"])
+def test_only_an_unreadable_record_is_not_found_and_then_dead(store: Any, damage: Any) -> None:
+    run = run_of()
+    put_raw(store, run, damage(codec.RUN.encode(run)))
+    with pytest.raises(NotFound, match="no record of a job"):
+        store.follower.job(run.job_id)
+    store.end(run, "dead")
+    assert store.follower.job(run.job_id)["status"] == "dead"
+
+
+def test_junk_on_the_work_and_acks_topics_is_passed_over(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.SUCCEEDED, result=b"NaN")
+    place = store.layout.work_partition(run.queue, run.job_id)
+    store.cluster.append(Put(store.names.work(run.queue), place, run.job_id.encode(), b"junk"))
+    for key in (f"s/{run.job_id}/1/1", f"t/{run.job_id}/1/1"):
+        store.cluster.append(Put(store.names.acks(run.queue), place, key.encode(), b"junk"))
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["result"], len(view["runs"])) == ("succeeded", "NaN", 1)
+
+
+@pytest.mark.parametrize(
+    "place", [b"zz", b"default/zz", b"default/-1", b"default/" + b"9" * 30, b"none/0", b"\xff"]
+)
+def test_a_forged_place_leads_nowhere(store: Any, place: bytes) -> None:
+    run = run_of()
+    put_raw(store, run, None, [("end", b"dead"), ("work", place), ("x", b"\xff")])
+    assert store.follower.job(run.job_id)["status"] == "dead"
+
+
+def test_headers_that_the_library_cannot_read_are_none() -> None:
+    class Record:
+        def headers(self) -> Any:
+            raise SystemError("error return without exception set")
+
+    assert headers_of(Record()) == {}  # type: ignore[arg-type]

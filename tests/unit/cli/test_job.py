@@ -150,7 +150,7 @@ def test_a_file_is_streamed(dueline: Any, store: Any, tmp_path: Path) -> None:
 
 def test_a_file_may_be_stdin(dueline: Any, store: Any) -> None:
     ran = dueline("job", "create", "--file", "-", stdin=lines({"handler": "h", "in": "1s"}))
-    assert ran.out == "accepted 1 jobs\n"
+    assert ran.out == "accepted 1 job\n"
     assert "no live worker" in ran.err
     assert len(store.runs()) == 1
 
@@ -273,3 +273,28 @@ def test_a_bad_filter_names_its_option(dueline: Any, words: tuple[str, ...], tol
 def test_what_is_not_there_yet_is_refused_by_name(dueline: Any, name: str) -> None:
     ran = dueline("job", name, "j1", "--stop", "--at", "x")
     assert (ran.code, ran.out, ran.err) == (2, "", f"dueline: job {name}: not supported yet\n")
+
+
+def test_two_times_are_refused_in_the_words_of_the_command_line(dueline: Any, store: Any) -> None:
+    ran = dueline("job", "create", "h", "--at", "2030-01-01T00:00:00Z", "--in", "1s")
+    assert (ran.code, store.runs()) == (2, [])
+    assert "--at excludes --in" in ran.err
+    assert "in_" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"handler": "h", "in": "1s", "in": "2s"}', "line: has the name 'in' twice"),
+        ('{"handler": "h", "in": "1s", "payload": {"a": 1, "a": 2}}', "line: has the name 'a' twice"),
+        ('{"handler": "h", "in": "1s", "in_": "2s"}', "in: excludes in_"),
+        ('{"handler": "h", "in": "1s", "at": "2030-01-01T00:00:00Z"}', "at: excludes in:"),
+        ('{"handler": "h", "in": "1s", "": 1}', "'': unknown option"),
+        ('{"handler": "h", "in": "1s", "labels": {"": "x"}}', "labels: holds an empty name"),
+    ],
+)
+def test_an_ambiguous_line_is_refused(dueline: Any, store: Any, line: str, said: str) -> None:
+    ran = dueline("job", "create", "--file", "-", stdin=lines({"handler": "h", "in": "1s"}, line))
+    assert (ran.code, len(store.runs())) == (2, 1)
+    assert f"line 2: {said}" in ran.err
+    assert "; the job before it is stored" in ran.err

@@ -232,3 +232,23 @@ def test_an_empty_text_writes_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 
     output.emit(nothing(), lambda item: "")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("redirect", "said"),
+    [(">/dev/full", "cannot write to stdout: No space left on device"), (">&-", "stdout is closed")],
+)
+def test_an_output_that_cannot_be_written_is_one_line(redirect: str, said: str) -> None:
+    ran = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$0" -c "import sys; from pipeline.cli import main; sys.exit(main())" --help {redirect}',
+            sys.executable,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert said in ran.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pipeline.core.job import InFlight, Owned
@@ -66,3 +67,9 @@ def test_fast_counts_nothing(dueline: Any) -> None:
 def test_an_unreachable_store_is_exit_code_5(dueline: Any, store: Any) -> None:
     store.cluster.reachable = False
     assert dueline("status").code == 5
+
+
+def test_a_forged_heartbeat_does_not_end_the_command(dueline: Any, store: Any) -> None:
+    store.beat("w1", started_at=2**62)
+    ran = dueline("status", "--json")
+    assert (ran.code, json.loads(ran.out)["processes"][0]["started_at"]) == (0, str(2**62))

@@ -256,6 +256,39 @@ def test_an_error_without_a_message_is_an_error_still():
     assert failure_of(Unprintable()).message == "(its message cannot be shown)"
 
 
+class Leaving(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+def test_an_error_whose_message_ends_the_process_is_an_error_still():
+    assert failure_of(Leaving()).message == "(its message cannot be shown)"
+    assert "Leaving" in failure_of(raised(Leaving())).trace
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [(None, "None"), ({"a": 1}, "{'a': 1}"), ("\ud800", "\\ud800"), ("x" * 3_000, "x" * 2_000)],
+    ids=["None", "dict", "surrogate", "long"],
+)
+@pytest.mark.parametrize("how", ["value", "error"])
+def test_whatever_a_handler_gives_as_a_reason_is_kept_as_text(how, reason, text):
+    assert answer(**{how: Cancel(reason)}) == Cancelled(reason=text)
+    assert answer(**{how: Dead(reason)}).error.message == text
+
+
+def test_every_text_of_a_failure_is_utf_8():
+    kind = type("E", (Exception,), {"__qualname__": "E\ud800"})
+    failure = failure_of(raised(kind("bad \ud800 text")))
+    assert (failure.type, failure.message) == ("E\\ud800", "bad \\ud800 text")
+    assert "bad \\ud800 text" in failure.trace.encode().decode()
+
+
+class LeavingDict(dict):
+    def items(self):
+        raise SystemExit(3)
+
+
 class Hostile(dict):
     def items(self):
         raise Unprintable
@@ -269,7 +302,9 @@ NESTED.append(NESTED)
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1, 2}, float("nan"), "\ud800", NESTED, Hostile(a=1), b"bytes"], ids=repr
+    "value",
+    [object(), {1, 2}, float("nan"), "\ud800", NESTED, Hostile(a=1), LeavingDict(b=1), b"bytes"],
+    ids=repr,
 )
 def test_a_result_that_is_not_json_is_dropped_and_the_run_is_done(value):
     result = answer(value).result

@@ -92,3 +92,28 @@ def test_whatever_is_read_is_written_the_same(text):
 def test_a_start_that_cannot_be_written_is_a_programming_error(start):
     with pytest.raises(ValueError, match=r"is no token|does not match"):
         check_start(start)
+
+
+W = Start(1, 1, "w")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        OffsetMetadata(started=((8, Start(1, 1, "a;b")),)),
+        OffsetMetadata(started=((8, Start(1, 0, "w")),)),
+        OffsetMetadata(started=((8, Start(1, 1 << 63, "w")),)),
+        OffsetMetadata(started=((6, W),)),
+        OffsetMetadata(started=((9, W), (9, W))),
+        OffsetMetadata(started=((1 << 63, W),)),
+        OffsetMetadata(started=((9, W),), finished=((8, 10),)),
+        OffsetMetadata(finished=((7, 8),)),
+        OffsetMetadata(finished=((9, 8),)),
+        OffsetMetadata(acks_offset=-1),
+        OffsetMetadata(started=tuple((n, W) for n in range(8, 2_000))),
+    ],
+    ids=lambda metadata: str(metadata)[29:170],
+)
+def test_what_would_not_be_read_is_not_written(metadata):
+    with pytest.raises(ValueError, match="is no offset metadata"):
+        encode(7, metadata)

@@ -252,3 +252,22 @@ def test_kill_9_of_the_supervisor_leaves_nothing(
 @given(st.integers(0, 1000))
 def test_backoff_grows_and_is_bounded(deaths: int) -> None:
     assert 0 <= backoff(deaths) <= backoff(deaths + 1) <= supervisor.LONGEST_DELAY_S
+
+
+def test_exit_code_2_of_a_child_that_was_ready_is_a_death_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 0.0)
+    seen = tmp_path / "seen"
+    code = f"""import pathlib, sys, time
+seen = pathlib.Path({str(seen)!r})
+starts = seen.read_text() if seen.exists() else ""
+seen.write_text(starts + "x")
+if len(starts) == 0: {READY}; sys.exit(2)
+if len(starts) == 1: sys.exit(2)
+{READY}; time.sleep(600)"""
+    script = Script(when(2, "child ready", lambda _: interrupt()))
+    assert Supervisor([role("child", code)], script).run() == 0
+    assert [event for event in script.events if event.startswith("child died (")] == [
+        "child died (code 2), restarting in 0.0 s"
+    ] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.core.errors import InvalidInput, RebuildClients, Refused
 from pipeline.service import loop
 from pipeline.service.apps import load_app
@@ -146,3 +148,29 @@ def test_the_watchdog_ends_a_step_that_hangs() -> None:
     done = subprocess.run([sys.executable, "-c", hang], capture_output=True, timeout=20, check=False)
     assert done.returncode != 0
     assert b"Timeout" in done.stderr
+
+
+def test_a_state_directory_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with (
+        pytest.raises(Refused, match=re.escape(str(blocked / "state"))),
+        claimed_slot(blocked / "state", "worker", None),
+    ):
+        pass
+
+
+def test_an_error_inside_a_slot_passes_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="inside"), claimed_slot(tmp_path, "worker", None):
+        raise OSError("inside")
+
+
+def test_closing_an_index_does_not_hide_the_first_error(tmp_path: Path) -> None:
+    class Broken:
+        def close(self) -> None:
+            raise Exception("IO error")
+
+    index = RocksIndex(tmp_path / "index")
+    index._db.close()
+    index._db = Broken()  # type: ignore[assignment]
+    index.close()

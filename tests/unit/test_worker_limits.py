@@ -1,0 +1,221 @@
+"""A worker that meets more, or worse, than it can take: foreign records, unknown handlers, killers, deep groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from unit.shop import NAMES, Shop, steps
+
+from pipeline import codec, worker
+from pipeline.core.ids import anonymous_id
+from pipeline.core.job import AckState
+from pipeline.ports import Put
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+# -- foreign records ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": 0},
+        {"run": -1},
+        {"job_id": "x"},
+        {"occurrence_id": "x"},
+        {"occurrence_id": anonymous_id(7, 7)},  # legal, but not the record's key
+        {"queue": "mail"},
+        {"handler": "No Name"},
+        {"handler": ""},
+    ],
+)
+def test_a_run_that_no_dispatcher_wrote_is_dead_lettered_and_harms_no_other(
+    shop: Shop, changes: dict[str, Any]
+) -> None:
+    foreign = shop.fire(**changes)
+    own = shop.fire()
+    steps(shop.worker())
+    (letter,) = shop.dead()
+    assert (letter.reason, letter.source_offset) == ("undecodable", 0)
+    assert letter.value == codec.RUN.encode(foreign)
+    assert [ack.occurrence_id for ack in shop.terminal()] == [own.occurrence_id]
+    committed = shop.logs["w"].committed([0], 0)[0]
+    assert committed is not None
+    assert committed.offset == 2
+
+
+# -- unknown handlers ---------------------------------------------------------------------------------------
+
+
+def test_runs_of_unknown_handlers_beyond_the_limit_go_home_and_stop_no_known_run(shop: Shop) -> None:
+    known = []
+    for _ in range(600):
+        shop.fire(handler="later", failures=1)
+        known.append(shop.fire().occurrence_id)
+    steps(shop.worker(), 120)
+    ended = [ack.occurrence_id for ack in shop.terminal() if ack.state is AckState.SUCCEEDED]
+    assert sorted(ended) == sorted(known)
+    again = shop.retries()
+    assert len(again) == 500
+    assert {(run.run, run.failures, run.due_at) for run in again} == {(2, 1, shop.clock.now() + 60_000)}
+
+
+def test_parked_payloads_are_limited_in_bytes(shop: Shop) -> None:
+    size = 900_000
+    for _ in range(12):
+        shop.fire(handler="later", payload=b"1" * size)
+    steps(shop.worker())
+    assert len(shop.retries()) == 12 - 8 * 1024 * 1024 // size
+
+
+def test_an_old_run_of_an_unknown_handler_is_dead_at_arrival(shop: Shop) -> None:
+    for age in (5_000, 4_999):
+        shop.fire(handler="later", run=9, nominal_at=shop.clock.now() - age)
+    steps(shop.worker(unknown_handler_ms=5_000))
+    assert [(letter.reason, letter.source_offset) for letter in shop.dead()] == [("unknown_handler", 0)]
+
+
+def test_an_unknown_handler_is_told_of_once_a_minute(shop: Shop) -> None:
+    one = shop.worker()
+    for handler in ("later", "later", "other"):
+        shop.fire(handler=handler)
+    steps(one)
+    assert shop.told.lines.count("unknown_handler") == 2
+    shop.clock.advance(60_000)
+    shop.fire(handler="later")
+    steps(one)
+    assert shop.told.lines.count("unknown_handler") == 3
+
+
+# -- a job that kills its worker ----------------------------------------------------------------------------
+
+
+def killed(shop: Shop, name: str) -> None:
+    """A worker starts what it may, and dies with everything that it runs."""
+    one = shop.worker(name)
+    shop.executors[name].hold = True
+    steps(one)
+    shop.logs[name].expire()
+
+
+def test_a_job_that_kills_its_workers_takes_no_neighbour_with_it(shop: Shop) -> None:
+    culprit = shop.fire()
+    innocents = [shop.fire().occurrence_id for _ in range(3)]
+    for name in "abc":
+        killed(shop, name)
+    assert len(shop.started()) == 2 * 4 + 1
+    steps(shop.worker("d"), 20)
+    (letter,) = shop.dead()
+    assert letter.run is not None
+    assert (letter.reason, letter.run.occurrence_id) == ("max_worker_deaths", culprit.occurrence_id)
+    ended = [ack.occurrence_id for ack in shop.terminal() if ack.state is AckState.SUCCEEDED]
+    assert sorted(ended) == sorted(innocents)
+
+
+def test_while_a_suspect_waits_or_runs_nothing_else_starts(shop: Shop) -> None:
+    suspects = [shop.fire().occurrence_id for _ in range(2)]
+    killed(shop, "a")
+    heir = shop.worker("b", max_worker_deaths=2)
+    shop.executors["b"].hold = True
+    late = shop.fire().occurrence_id
+    steps(heir)
+    # The late one came in one batch with the suspects: they wait for it.
+    assert [flight.occurrence_id for flight in heir.heartbeat().in_flight] == [late]
+    last = shop.fire().occurrence_id
+    in_flight = []
+    for _ in range(4):
+        shop.executors["b"].hold = False
+        heir.step(0)
+        shop.executors["b"].hold = True
+        steps(heir, 3)
+        in_flight.append([flight.occurrence_id for flight in heir.heartbeat().in_flight])
+    assert in_flight == [[suspects[0]], [suspects[1]], [last], []]
+
+
+def test_suspects_of_a_lost_partition_are_dropped(shop: Shop) -> None:
+    for _ in range(2):
+        shop.fire()
+    killed(shop, "a")
+    heir = shop.worker("b", max_worker_deaths=2)
+    shop.executors["b"].hold = True
+    steps(heir)
+    assert len(heir.heartbeat().in_flight) == 1
+    heir.lost([0])
+    shop.executors["b"].hold = False
+    steps(heir, 3)
+    assert len(shop.started()) == 3
+
+
+# -- back-pressure ------------------------------------------------------------------------------------------
+
+
+def fetching(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What the worker `w` pauses and resumes from now on."""
+    told: list[tuple[str, int]] = []
+    log = shop.logs["w"]
+    pause, resume = log.pause, log.resume
+
+    def pausing(partitions: Iterable[int]) -> None:
+        told.extend(("pause", number) for number in partitions)
+        pause(partitions)
+
+    def resuming(partitions: Iterable[int], positions: Any) -> None:
+        told.extend(("resume", number) for number in partitions)
+        resume(partitions, positions)
+
+    monkeypatch.setattr(log, "pause", pausing)
+    monkeypatch.setattr(log, "resume", resuming)
+    return told
+
+
+def test_a_deep_serial_group_pauses_its_own_lane_only(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = shop.worker(concurrency=2)
+    told = fetching(shop, monkeypatch)
+    depth = worker.LANE_LIMIT + 300
+    for _ in range(depth):
+        shop.fire(serial="s")
+    shop.executors["w"].hold = True
+    steps(one, 4)
+    assert told == [("pause", 0)]
+    other = shop.fire()
+    shop.client.append(Put(NAMES.work("default"), 1, other.job_id.encode(), codec.RUN.encode(other)))
+    steps(one, 4)
+    assert other.occurrence_id in {flight.occurrence_id for flight in one.heartbeat().in_flight}
+    shop.executors["w"].hold = False
+    steps(one, 2 * depth)
+    assert told == [("pause", 0), ("resume", 0)]
+    assert len({ctx.occurrence_id for ctx in shop.seen}) == depth + 1
+
+
+def test_payload_in_bytes_pauses_a_lane_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PAYLOAD_LIMIT", 2_000)
+    one = shop.worker(concurrency=1)
+    told = fetching(shop, monkeypatch)
+    shop.executors["w"].hold = True
+    for _ in range(4):
+        shop.fire(payload=b"1" * 400)
+    steps(one)
+    assert told == [("pause", 0)]
+    shop.executors["w"].hold = False
+    steps(one, 20)
+    assert told == [("pause", 0), ("resume", 0)]
+    assert len(shop.terminal()) == 4
+
+
+def test_a_lane_assigned_again_starts_unpaused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = shop.worker(concurrency=1)
+    told = fetching(shop, monkeypatch)
+    shop.executors["w"].hold = True
+    for _ in range(worker.LANE_LIMIT + 2):
+        shop.fire()
+    steps(one, 4)
+    assert told == [("pause", 0)]
+    shop.logs["w"].expire()
+    steps(one, 6)
+    assert told == [("pause", 0), ("pause", 0)]
