@@ -27,6 +27,8 @@ from pipeline.ports import CommittedOffset, Put, Record
 LEARNT_LIMIT = 200
 """Starts that a lane keeps from the acks partition beside those in the metadata: the ones at the lowest offsets."""
 
+STARTS_AT_ONCE = 8
+"""Room in the offset metadata is asked for before they start: so few cannot overshoot it."""
 PARKED_LIMIT = 100
 PARKED_BYTES = 8 * 1024 * 1024
 """Runs without a handler that one lane keeps, and the bytes of their payloads."""
@@ -170,6 +172,7 @@ class Lane:
             return []
         chosen: list[Delivery] = []
         skipped: list[Delivery] = []
+        limit = min(limit, STARTS_AT_ONCE)
         while self.waiting and len(chosen) < limit and self.tracker.room():
             delivery = self.waiting.popleft()
             serial = delivery.run.serial
@@ -182,6 +185,15 @@ class Lane:
             chosen.append(delivery)
         self.waiting.extendleft(reversed(skipped))
         return chosen
+
+    @property
+    def restless(self) -> bool:
+        """Whether the loop should come back soon: a takeover is under way, or runs wait for a place."""
+        return bool(self.waiting) or self.state in (PartitionState.ASSIGNED, PartitionState.RESTORING)
+
+    def wait(self, delivery: Delivery) -> None:
+        self.waiting.append(delivery)
+        self.waiting_bytes += len(delivery.run.payload)
 
     def can_park(self, run: Run) -> bool:
         """Whether one more run fits into `parked`, by number and by bytes of payload."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from pipeline import codec
 from pipeline.attempt import call_handler
+from pipeline.core.admission import MINUTE_MS, Limits, check_run, nobody_knows
 from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted, Undecodable
-from pipeline.core.handler import DeadEnd, Decision, Registry, Retrying, decide, failure_of
+from pipeline.core.handler import DeadEnd, Decision, Registry, decide, failure_of
 from pipeline.core.identity import Identity
-from pipeline.core.ids import parse_id
-from pipeline.core.job import Failure, Heartbeat, InFlight, Millis, Owned, Run
-from pipeline.core.names import NAME
+from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.heartbeat import REPORT_MS, Pulse
@@ -33,12 +31,15 @@ from pipeline.ports import (
     Events,
     Executor,
     GroupLog,
+    Put,
     Random,
     Reader,
     RebalanceListener,
     Record,
 )
 from pipeline.takeover import LaneTakeover
+
+__all__ = ["Limits", "Worker"]
 
 IDLE_MS = 100
 BUSY_MS = 2
@@ -47,21 +48,6 @@ LANE_LIMIT = 500
 """Runs waiting in one lane, and records of one poll; a lane that has as many is paused, so memory stays flat."""
 PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
-MINUTE_MS = 60_000
-"""How long a run goes home whose handler nobody knows; how often such a handler is told of."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a worker takes on, and how long it is patient. Durations in ms.
-
-    The last attempt before `max_worker_deaths` runs alone in its process, so that only a culprit reaches it.
-    """
-
-    concurrency: int = 16
-    heartbeat_timeout_ms: int = 3_000
-    max_worker_deaths: int = 3
-    unknown_handler_ms: int = 3_600_000
 
 
 class Worker:
@@ -107,6 +93,8 @@ class Worker:
         self._suspects: deque[tuple[Lane, Delivery]] = deque()
         """Runs one worker death away from the limit; each waits until it can run alone."""
         self._alone = False
+        self._letters: dict[tuple[int, int], Put] = {}
+        """Dead letters of unreadable records by (partition, offset), until it is their turn."""
         self._told: tuple[int, set[str]] = (0, set())
         """The unknown handlers told of in this minute."""
         self._failure: Exception | None = None
@@ -138,6 +126,7 @@ class Worker:
             lane = self._lanes.pop(number, None)
             if lane is not None:
                 lane.close()
+        self._letters = {place: put for place, put in self._letters.items() if place[0] in self._lanes}
         self._suspects = deque(s for s in self._suspects if s[0].state is not PartitionState.CLOSED)
         self._ledger.drop_closed()
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
@@ -178,8 +167,8 @@ class Worker:
     def _wait(self) -> int:
         if self._cleared or self._ledger.full:
             return 0
-        restoring = any(lane.state is not PartitionState.RUNNING for lane in self._lanes.values())
-        if self.busy or restoring or self._suspects:
+        soon = self.busy or self._suspects or any(lane.restless for lane in self._lanes.values())
+        if soon:
             return BUSY_MS
         return REPORT_MS if self._pulse.waiting else IDLE_MS
 
@@ -192,7 +181,8 @@ class Worker:
             if lane is None or offset is None or not lane.tracker.deliver(offset):
                 continue  # finished before us, or delivered again within this assignment
             try:
-                run = _ours(record, codec.RUN.decode(record.value() or b""), self._desk.queue)
+                run = codec.RUN.decode(record.value() or b"")
+                check_run(run, key=record.key(), queue=self._desk.queue)
             except Undecodable as problem:
                 self._unreadable(lane, record, problem)
                 continue
@@ -203,23 +193,21 @@ class Worker:
         known = self._registry.get(delivery.run.handler) is not None
         if not known:
             self._tell_unknown(delivery.run)
-        if not known and not self._outdated(delivery.run) and lane.can_park(delivery.run):
+        outdated = self._limits.outdated(delivery.run)
+        if not known and not outdated and lane.can_park(delivery.run):
             deadline = self._clock.monotonic() + self._limits.unknown_handler_ms
             lane.parked[delivery.offset] = (delivery, deadline)
         else:
-            lane.waiting.append(delivery)
-            lane.waiting_bytes += len(delivery.run.payload)
-
-    def _outdated(self, run: Run) -> bool:
-        return self._clock.now() - run.nominal_at >= self._limits.unknown_handler_ms
+            lane.wait(delivery)
 
     def _turn_away(self, lane: Lane, delivery: Delivery) -> None:
-        """Nobody here can handle it and it was not parked: it goes home for a minute, or ends if it is old."""
-        # Not at its arrival: what ends ahead of waiting runs makes the offset metadata longer as well.
-        run, end = delivery.run, _nobody_knows(delivery.run)
-        at = Millis(self._clock.now() + MINUTE_MS)
-        again = Retrying(at=at, failures=run.failures, error=end.error, spends=False)
-        self._give_up(lane, delivery, end if self._outdated(run) else again)
+        """End what cannot be handled here; in its turn, since what ends early makes that metadata longer too."""
+        letter = self._letters.pop((lane.number, delivery.offset), None)
+        if letter is None:
+            self._give_up(lane, delivery, self._limits.turned_away(delivery.run, self._clock.now()))
+        else:
+            flight = Flight(lane=lane, delivery=delivery, attempt=1, token=1, started_at=0)
+            self._ledger.add(flight, [letter])
 
     def _tell_unknown(self, run: Run) -> None:
         minute = self._clock.monotonic() // MINUTE_MS
@@ -231,14 +219,13 @@ class Worker:
 
     def _unreadable(self, lane: Lane, record: Record, problem: Undecodable) -> None:
         offset = record.offset() or 0
-        put = self._desk.unreadable(lane, record, str(problem), self._clock.now())
+        letter = self._desk.unreadable(lane, record, str(problem), self._clock.now())
+        self._letters[lane.number, offset] = letter
         blank = Run(
             job_id="", occurrence_id="", due_at=0, run=1, queue=self._desk.queue, handler="", created_at=0,
-            nominal_at=0, idempotency_key="", payload=b"",
+            nominal_at=0, idempotency_key="", payload=record.value() or b"",
         )  # fmt: skip
-        delivery = Delivery(offset=offset, run=blank, fired_at=record.timestamp()[1])
-        flight = Flight(lane=lane, delivery=delivery, attempt=1, token=1, started_at=0)
-        self._ledger.add(flight, [put])
+        lane.wait(Delivery(offset=offset, run=blank, fired_at=record.timestamp()[1]))
         self._events.on("unreadable", partition=lane.number, offset=offset, reason=str(problem))
 
     def _start_runs(self) -> None:
@@ -340,7 +327,7 @@ class Worker:
             expired = [offset for offset, (_, deadline) in lane.parked.items() if monotonic >= deadline]
             for offset in expired:
                 delivery, _ = lane.parked.pop(offset)
-                self._give_up(lane, delivery, _nobody_knows(delivery.run))
+                self._give_up(lane, delivery, nobody_knows(delivery.run))
 
     # -- back-pressure, heartbeat, leaving ------------------------------------------------------------------
 
@@ -399,23 +386,6 @@ class Worker:
         self._pulse.leave()
         self._appender.flush(timeout_ms)
         self._log.close()
-
-
-def _ours(record: Record, run: Run, queue: str) -> Run:
-    """`run` itself if a dispatcher can have written it here; Undecodable if it came from elsewhere."""
-    parse_id(run.occurrence_id)
-    if run.job_id != run.occurrence_id:
-        parse_id(run.job_id)
-    if run.run < 1 or run.queue != queue or record.key() != run.occurrence_id.encode():
-        raise Undecodable(f"run {run.run} of queue {run.queue!r} under key {record.key()!r} is not ours")
-    if not NAME.fullmatch(run.handler):
-        raise Undecodable(f"{run.handler[:80]!r} is no name of a handler")
-    return run
-
-
-def _nobody_knows(run: Run) -> DeadEnd:
-    problem = f"no worker knows {run.handler}"
-    return DeadEnd(reason="unknown_handler", error=Failure(type="UnknownHandler", message=problem))
 
 
 def _in_flight(flight: Flight) -> InFlight:

@@ -50,6 +50,14 @@ def test_a_run_that_no_dispatcher_wrote_is_dead_lettered_and_harms_no_other(
     assert committed.offset == 2
 
 
+def test_many_foreign_records_between_runs_keep_the_offset_metadata_short(shop: Shop) -> None:
+    for _ in range(450):
+        shop.fire(run=0)
+        shop.fire()
+    steps(shop.worker(), 240)
+    assert len(shop.dead()) == len(shop.terminal()) == 450
+
+
 # -- unknown handlers ---------------------------------------------------------------------------------------
 
 
@@ -58,7 +66,7 @@ def test_runs_of_unknown_handlers_beyond_the_limit_go_home_and_stop_no_known_run
     for _ in range(600):
         shop.fire(handler="later", failures=1)
         known.append(shop.fire().occurrence_id)
-    steps(shop.worker(), 120)
+    steps(shop.worker(), 240)
     ended = [ack.occurrence_id for ack in shop.terminal() if ack.state is AckState.SUCCEEDED]
     assert sorted(ended) == sorted(known)
     again = shop.retries()
@@ -74,11 +82,17 @@ def test_parked_payloads_are_limited_in_bytes(shop: Shop) -> None:
     assert len(shop.retries()) == 12 - 8 * 1024 * 1024 // size
 
 
-def test_an_old_run_of_an_unknown_handler_is_dead_at_arrival(shop: Shop) -> None:
-    for age in (5_000, 4_999):
-        shop.fire(handler="later", run=9, nominal_at=shop.clock.now() - age)
-    steps(shop.worker(unknown_handler_ms=5_000))
+def test_a_run_of_an_unknown_handler_that_went_round_long_enough_is_dead_at_arrival(shop: Shop) -> None:
+    for rounds in (5, 4):
+        shop.fire(handler="later", run=1 + 2 + rounds, failures=2)
+    steps(shop.worker(unknown_handler_ms=5 * 60_000))
     assert [(letter.reason, letter.source_offset) for letter in shop.dead()] == [("unknown_handler", 0)]
+
+
+def test_a_late_run_of_an_unknown_handler_waits_all_the_same(shop: Shop) -> None:
+    shop.fire(handler="later", nominal_at=shop.clock.now() - 86_400_000)
+    steps(shop.worker())
+    assert shop.dead() == []
 
 
 def test_an_unknown_handler_is_told_of_once_a_minute(shop: Shop) -> None:
