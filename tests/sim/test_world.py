@@ -7,7 +7,7 @@ import os
 import pytest
 from sim.world import World
 
-SEEDS = int(os.environ.get("DUELINE_SIM_SEEDS", "60"))
+SEEDS = int(os.environ.get("DUELINE_SIM_SEEDS", "20"))
 EVENTS = 250
 
 
