@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from pipeline.dev.broker import EmbeddedBroker
+
+# What CI finds must not depend on chance; developers' machines look for new examples.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 FIRST_BROKER_TEST_TIMEOUT_S = 300
 """On a machine with an empty cache that test pays for fetching the broker."""

@@ -322,3 +322,11 @@ def test_a_result_over_the_limit_is_dropped_and_the_run_is_done():
 def test_a_result_is_compact_utf_8():
     assert encode_result(["ü", {"a": 1}]) == '["ü",{"a":1}]'.encode()
     assert encode_result(False) == b"false"
+
+
+def test_a_trace_that_cannot_be_made_is_said_to_be_so(monkeypatch):
+    def refuse(error):
+        raise SystemExit(3)
+
+    monkeypatch.setattr("pipeline.core.handler.traceback.format_exception", refuse)
+    assert failure_of(raised(ValueError("no"))).trace == "(its trace cannot be shown)"
