@@ -8,7 +8,7 @@ STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance coverage wheel clean
+.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance nemesis kill-points coverage wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
 test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance
-	@$(PYTEST) tests
+	@$(PYTEST) tests --ignore=tests/nemesis
 
 check: lint type layers test sim coverage ## everything that must be green before a commit lands
 
@@ -54,14 +54,21 @@ unit: $(STAMP) ## unit tests alone
 conformance: $(STAMP) ## one suite over the real adapters and their in-memory twins
 	@$(PYTEST) tests/conformance
 
-sim: $(STAMP) ## the full simulation: DUELINE_SIM_SEEDS seeds (default 400)
-	@DUELINE_SIM_SEEDS=$${DUELINE_SIM_SEEDS:-400} $(PYTEST) tests/sim
+sim: $(STAMP) ## the full simulation: DUELINE_SIM_SEEDS seeds (default 2000), in a process for each core
+	@PYTHONPATH=tests $(BIN)/python -m sim
 
 integration: $(STAMP) ## against the real embedded broker
 	@$(PYTEST) tests/integration
 
 acceptance: $(STAMP) ## the command line in subprocesses
 	@$(PYTEST) tests/acceptance
+
+nemesis: $(STAMP) ## dispatchers killed and frozen at every step; rules left out that must be caught
+	@$(PYTEST) tests/nemesis
+
+kill-points: $(STAMP) ## six of the 24 kill points, other ones with each commit
+	@DUELINE_KILL_POINT_TURN=$${DUELINE_KILL_POINT_TURN:-$$(git rev-list --count HEAD 2>/dev/null || echo $$(($$(date +%s) / 86400)))} \
+		$(PYTEST) tests/nemesis/test_kill_points.py
 
 coverage: $(STAMP) ## unit tests with branch coverage; core must stay at 100 %
 	@rm -f .coverage .coverage.*

@@ -22,7 +22,7 @@ from pipeline.client import parts as _parts
 if TYPE_CHECKING:
     from typing import Any
 
-    from pipeline.client import Dueline, JobRef, Parts
+    from pipeline.client import Dueline, JobChange, JobRef, Parts
     from pipeline.config import Settings
     from pipeline.core.context import Context
     from pipeline.core.errors import (
@@ -43,6 +43,7 @@ __all__ = [
     "DuelineError",
     "InvalidInput",
     "InvalidSchedule",
+    "JobChange",
     "JobRef",
     "NotFound",
     "Refused",
@@ -55,7 +56,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PLACES = {
-    "pipeline.client": ("Dueline", "JobRef"),
+    "pipeline.client": ("Dueline", "JobChange", "JobRef"),
     "pipeline.core.context": ("Context",),
     "pipeline.core.errors": (
         "DuelineError",
@@ -74,8 +75,9 @@ def connect(settings: "Settings") -> "Parts":
     """The real parts of a client. Composed here, above all layers, since a client knows no adapter; imported
     only when one connects. Raises StoreUnreachable if no store is known."""
     from pipeline.adapters.kafka_admin import load_layout
+    from pipeline.adapters.kafka_feed import KafkaFeed
     from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
-    from pipeline.adapters.store_clock import StoreClock
+    from pipeline.adapters.store_clock import kafka_clock
     from pipeline.client.parts import Parts
     from pipeline.follower import Follower
 
@@ -84,11 +86,12 @@ def connect(settings: "Settings") -> "Parts":
     appender, reader = KafkaAppender(bootstrap, settings.kafka), KafkaReader(bootstrap, settings.kafka)
     return Parts(
         appender=appender,
-        clock=StoreClock(appender, names.fleet),
+        clock=kafka_clock(bootstrap, names.fleet, settings.kafka),
         reader=reader,
         names=names,
         load_layout=lambda: load_layout(settings),
         finder=lambda layout: Follower(reader=reader, names=names, layout=layout),
+        open_feed=lambda: KafkaFeed(bootstrap, names.events, settings.kafka),
     )
 
 

@@ -19,21 +19,22 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pipeline.core.errors import InvalidInput, StoreUnreachable
-from pipeline.core.job import PAYLOAD_LIMIT
+from pipeline.core.job import PAYLOAD_CEILING, PAYLOAD_LIMIT
 from pipeline.core.names import NAME, Names
+from pipeline.core.rates import Rates, parse_rate
 
 T = TypeVar("T")
 
 PREFIX = "DUELINE_"
 KAFKA_PREFIX = "DUELINE_KAFKA__"
+RATE = re.compile(r"DUELINE_QUEUES__(.+)__RATE")
 DEV_STORE = "dev store"
 """Source of a bootstrap address that was found in the state directory (DESIGN §10)."""
 DEV_STORE_FILE = "dev.json"
 """In the state directory, by the embedded broker: {"bootstrap", "pid", "started_at", "cluster_id"}."""
 LOWEST_SESSION_MS = 3000
 """A shorter session lets a pause of the machine look like a crash (DESIGN §10)."""
-PAYLOAD_CEILING = 1_900_000
-"""Leaves room for the rest of a Run below the 2 MiB messages of `jobs` and `work` (DESIGN §3)."""
+MAPPINGS = ("kafka", "queue_rates")
 HIDDEN = "********"
 
 
@@ -103,6 +104,16 @@ def _hosts(value: object) -> tuple[str, ...]:
         if not _HOST.fullmatch(host):
             _network(host)
     return hosts
+
+
+def _address(value: object) -> str:
+    text = _text(value).strip("[]")
+    if not _HOST.fullmatch(text) or text.startswith("*"):
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is neither a host name nor an address") from None
+    return text
 
 
 def _network(text: str) -> None:
@@ -211,8 +222,35 @@ class Settings:
     group_protocol: str = _setting(
         "classic", _one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."
     )
+    producers: int = _setting(
+        2, _integer(1, 8), "Transactional producers that take turns in a process, per group it is in."
+    )
+    metrics_host: str = _setting(
+        "127.0.0.1",
+        _address,
+        "Address of /metrics, /healthz and /readyz. They ask for no password: beyond loopback, guard the port.",
+    )
+    metrics_port: int | None = _setting(
+        None,
+        _integer(0, 65_000),
+        "Their port; the slot is added, then the first free one. Unset: 9464 (dispatchers), 9564 (workers). 0: off.",
+    )
+    lateness_probe: int = _setting(
+        50, _integer(0, 10_000), "Records a second that a dispatcher reads back to measure lateness. 0: off."
+    )
     http_allow: tuple[str, ...] = _setting(
         (), _hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
+    )
+    catchup_rate: float | None = _setting(
+        None,
+        parse_rate,
+        "Overdue jobs emitted a second while a backlog drains, such as 500 or 30/m. Unset: no limit.",
+    )
+    queue_rates: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "meaning": "Jobs a second emitted to a queue, such as 100 or 30/m; the name in upper case."
+        },
     )
     kafka: Mapping[str, str] = field(
         default_factory=dict,
@@ -226,6 +264,10 @@ class Settings:
     @property
     def names(self) -> Names:
         return Names(self.prefix)
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(catchup=self.catchup_rate, queues=self.queue_rates)
 
     def source(self, name: str) -> str:
         """Where a value came from: `argument`, the variable's name, `dev store` or `default`.
@@ -257,8 +299,8 @@ def load_settings(**overrides: Any) -> Settings:
     """
     rows = {row.name: row for row in _rows()}
     for name in overrides:
-        if name not in rows and name != "kafka":
-            raise InvalidInput(name, f"unknown setting{_meant(name, [*rows, 'kafka'])}")
+        if name not in rows and name not in MAPPINGS:
+            raise InvalidInput(name, f"unknown setting{_meant(name, [*rows, *MAPPINGS])}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for row in rows.values():
@@ -266,7 +308,8 @@ def load_settings(**overrides: Any) -> Settings:
         if given is not None:
             values[row.name], sources[row.name] = _converted(row, *given), given[1]
     kafka = _client_keys(overrides.get("kafka") or {}, sources)
-    return Settings(**values, kafka=kafka, sources=sources)
+    queue_rates = _queue_rates(overrides.get("queue_rates") or {}, sources)
+    return Settings(**values, queue_rates=queue_rates, kafka=kafka, sources=sources)
 
 
 def _rows() -> list[Field[Any]]:
@@ -306,6 +349,20 @@ def _client_keys(arguments: Mapping[str, str], sources: dict[str, str]) -> dict[
     for key, value in arguments.items():
         _check_client_key(key, f"kafka[{key!r}]")
         found[key], sources[f"kafka.{key}"] = str(value), "argument"
+    return found
+
+
+def _queue_rates(arguments: Mapping[str, object], sources: dict[str, str]) -> dict[str, float]:
+    """Rates of queues from the environment and from arguments, which win; fills in their sources."""
+    given = {m[1].lower(): (v, n) for n, v in os.environ.items() if (m := RATE.fullmatch(n)) and v}
+    given |= {name: (str(value), "argument") for name, value in arguments.items()}
+    found: dict[str, float] = {}
+    for name, (value, source) in given.items():
+        try:
+            found[_name(name)], sources[f"queues.{name}.rate"] = parse_rate(value), source
+        except ValueError as error:
+            field_name = f"queue_rates[{name!r}]" if source == "argument" else source
+            raise InvalidInput(field_name, str(error)) from error
     return found
 
 
@@ -369,6 +426,7 @@ def describe(settings: Settings) -> Iterator[Shown]:
             value = value or running_dev_store(settings.state_dir)
         shown = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
         yield Shown(row.name, variable(row.name), shown, settings.source(row.name), row.metadata["meaning"])
+    yield from _describe_rates(settings)
     meaning = Settings.__dataclass_fields__["kafka"].metadata["meaning"]
     for key, value in sorted(settings.kafka.items()):
         name = KAFKA_PREFIX + key.upper().replace(".", "_")
@@ -378,13 +436,25 @@ def describe(settings: Settings) -> Iterator[Shown]:
         yield Shown("kafka.*", f"{KAFKA_PREFIX}*", None, "default", meaning)
 
 
+def _describe_rates(settings: Settings) -> Iterator[Shown]:
+    meaning = Settings.__dataclass_fields__["queue_rates"].metadata["meaning"]
+    for queue, rate in sorted(settings.queue_rates.items()):
+        name, shown = f"queues.{queue}.rate", f"DUELINE_QUEUES__{queue.upper()}__RATE"
+        yield Shown(name, shown, rate, settings.source(name), meaning)
+    if not settings.queue_rates:
+        yield Shown("queues.*.rate", "DUELINE_QUEUES__*__RATE", None, "default", meaning)
+
+
 def unknown_variables() -> list[str]:
     """One warning for each DUELINE_ variable that no setting reads: a typo, most likely."""
     known = [variable(row.name) for row in _rows()]
     return [
         f"{name} is not a setting{_meant(name, known)}"
         for name in sorted(os.environ)
-        if name.startswith(PREFIX) and not name.startswith(KAFKA_PREFIX) and name not in known
+        if name.startswith(PREFIX)
+        and not name.startswith(KAFKA_PREFIX)
+        and not RATE.fullmatch(name)
+        and name not in known
     ]
 
 

@@ -6,19 +6,32 @@ The order of a step is the protocol (DESIGN §5.3). One thread owns the log, the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RebuildPartition, RetryStep, StopPartition
+from pipeline.choice import THROTTLED_MS, Choice, Chosen, halves
+from pipeline.core.errors import (
+    OutcomeUnknown,
+    OwnerError,
+    PoisonRecord,
+    RebuildPartition,
+    RetryStep,
+    StopPartition,
+    StoreUnreachable,
+)
 from pipeline.core.identity import Identity
-from pipeline.core.job import Heartbeat, Owned, Takeover
+from pipeline.core.job import EARLIEST, GroupGuard, Heartbeat, Owned, Takeover
+from pipeline.core.rates import Rates
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.heartbeat import REPORT_MS, Pulse
-from pipeline.partition import Emission, Partition
+from pipeline.emission import Emission
+from pipeline.firing import condemn
+from pipeline.guard import check_guards, guard_puts
+from pipeline.heartbeat import Pulse, Seen
+from pipeline.partition import Partition
 from pipeline.ports import (
     Clock,
     CommittedOffset,
-    Entry,
     Events,
     GroupLog,
     Index,
@@ -29,11 +42,13 @@ from pipeline.ports import (
     Record,
 )
 
-POLL_LIMIT = 5_000
-BATCH_LIMIT = 4_000
-"""Jobs of one transaction at most: it is held open for tens of milliseconds, and readers wait behind it."""
-BATCH_BYTES = 8 * 1024 * 1024
-"""And this many bytes: a transaction that a slow link cannot take within its time would be tried for ever."""
+POLL_LIMIT, LEAST_POLL = 20_000, 1_000
+"""Records folded in a step at most. Fewer while that takes long and jobs wait to be fired meanwhile."""
+FOLD_MS = 50
+OVERDUE_LIMIT = 2_000
+"""Overdue entries are counted up to this, once a second: counting a whole backlog would slow its draining."""
+RECENT_MS = 60_000
+"""How far back heartbeats are read for dead processes that hold a transaction open."""
 IDLE_MS = 250
 """Longest wait of a step: rebalances and heartbeats are served in it."""
 UNDECIDED_MS = 1_000
@@ -54,6 +69,10 @@ class Dispatcher:
         identity: Identity,
         pulse: Pulse,
         events: Events,
+        rates: Rates | None = None,
+        fleet: Callable[[int], Sequence[Seen]] = lambda since: (),
+        session_ms: int = 3_000,
+        checkpoint: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._index = index
         self._site = site
@@ -62,10 +81,15 @@ class Dispatcher:
         self._identity = identity
         self._pulse = pulse
         self._events = events
+        self._session_ms = session_ms
+        self._at = checkpoint
         self._partitions: dict[int, Partition] = {}
-        self._limit = BATCH_LIMIT
-        self._turn = 0
+        self._choice = Choice(rates)
+        self._fleet = fleet
         self._generation = 0
+        self._poll_limit = POLL_LIMIT
+        self._fenced: dict[str, int] = {}
+        """Ids that were fenced, and when (monotonic ms): another partition need not do it again at once."""
         self._log = open_log(self)
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
@@ -98,8 +122,10 @@ class Dispatcher:
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
         records = self._poll(patience_ms)
+        self._at("polled")
         self._pulse.take_report()
-        self._ingest(records)
+        self._ingest_in_time(records)
+        self._at("ingested")
         self._take_over()
         self._fence_undecided()
         fired = self._emit_due()
@@ -108,13 +134,22 @@ class Dispatcher:
 
     def _poll(self, patience_ms: int) -> Sequence[Record]:
         try:
-            return self._log.poll(POLL_LIMIT, patience_ms)
+            return self._log.poll(self._poll_limit, patience_ms)
         except RebuildPartition as rebuild:
             self._events.on("index_rebuild", partition=rebuild.partition, reason=str(rebuild))
             partition = self._partitions.get(rebuild.partition)
             if partition is not None:
                 self._log.start(partition.number, partition.rebuild())
             return []
+
+    def _ingest_in_time(self, records: Sequence[Record]) -> None:
+        started = self._clock.monotonic()
+        self._ingest(records)
+        slow = self._clock.monotonic() - started > FOLD_MS
+        if slow and any(p.state is PartitionState.RUNNING for p in self._partitions.values()):
+            self._poll_limit = max(LEAST_POLL, self._poll_limit // 2)
+        else:
+            self._poll_limit = min(POLL_LIMIT, self._poll_limit * 2)
 
     def _ingest(self, records: Sequence[Record]) -> None:
         by_partition: dict[int, list[Record]] = {}
@@ -126,7 +161,9 @@ class Dispatcher:
         for number, partition in self._partitions.items():
             news = by_partition.get(number, [])
             position = positions.get(number, 0)
-            if partition.state is not PartitionState.CLOSED and (news or position > partition.next_offset):
+            if partition.state is PartitionState.CLOSED:
+                continue
+            if news or position > partition.next_offset or partition.quiet(now):
                 self._fold(partition, news, position, now)
         running = [p.number for p in restoring if p.state is PartitionState.RUNNING]
         if running:
@@ -151,16 +188,28 @@ class Dispatcher:
         if not new:
             return
         try:
+            guards = self._site.read_guards() if self._site.read_guards is not None else None
             membership = self._log.membership()
             puts = [p.takeover(self._takeover_record(membership)) for p in new]
+            if guards is not None:
+                puts += self._guarded(guards, [p.number for p in new], membership.generation)
+            self._at("takeover_chosen")
             self._commit(puts, new, membership)
-        except RetryStep as retry:
+            self._at("takeover_committed")
+        except (RetryStep, StoreUnreachable) as retry:
             self._events.on("takeover_refused", partitions=[p.number for p in new], reason=str(retry))
         except OutcomeUnknown as unknown:
             self._events.on("outcome_unknown", partitions=[p.number for p in new], reason=str(unknown))
         else:
             for partition in new:
                 partition.asked(self._clock.monotonic())
+
+    def _guarded(self, guards: Mapping[int, GroupGuard], numbers: list[int], generation: int) -> list[Put]:
+        """The guards to write with the takeover of these partitions (H20). Refused, which ends the process."""
+        names, topic_id = self._site.names, self._site.topic_id
+        group = names.dispatcher_group
+        check_guards(guards, group=group, partitions=numbers, generation=generation, topic_id=topic_id)
+        return guard_puts(names, group=group, partitions=numbers, generation=generation, topic_id=topic_id)
 
     def _takeover_record(self, membership: Membership) -> Takeover:
         return Takeover(
@@ -172,111 +221,140 @@ class Dispatcher:
         )
 
     def _fence_undecided(self) -> None:
-        """Once per takeover: end the transactions of earlier owners that keep our record from coming back."""
-        for partition in self._partitions.values():
-            if partition.state is not PartitionState.RESTORING or partition.fenced_earlier:
-                continue
-            if self._clock.monotonic() - partition.asked_at < UNDECIDED_MS:
-                continue
+        """Once per takeover: end the transactions of others that keep our record from coming back."""
+        late = self._clock.monotonic() - UNDECIDED_MS
+        stuck = [
+            p
+            for p in self._partitions.values()
+            if p.state is PartitionState.RESTORING and not p.fenced_earlier and p.asked_at <= late
+        ]
+        if not stuck:
+            return
+        live, stale = self._fleet_ids()
+        earlier = [id_ for p in stuck for id_ in p.earlier_ids()]
+        ids = dict.fromkeys(id_ for id_ in (*earlier, *stale) if id_ not in live)
+        foreign = [
+            id_
+            for id_ in ids
+            if id_ not in self._log.transactional_ids and self._fenced.get(id_, late) <= late
+        ]
+        for partition in stuck:
             partition.fenced_earlier = True
-            for transactional_id in partition.earlier_ids():
-                if transactional_id not in self._log.transactional_ids:
-                    self._events.on("fencing", partition=partition.number, transactional_id=transactional_id)
-                    self._log.fence(transactional_id)
+        self._fenced.update(dict.fromkeys(foreign, self._clock.monotonic()))
+        if foreign:
+            numbers = [p.number for p in stuck]
+            self._events.on("fencing", partitions=numbers, transactional_ids=foreign)
+            self._log.fence(*foreign)
+
+    def _fleet_ids(self) -> tuple[set[str], list[str]]:
+        """Transactional ids of processes that beat, and of those that no longer do: a worker's or another
+        dispatcher's open transaction stands in our way as well as an earlier owner's."""
+        now = self._clock.now()
+        live: set[str] = set()
+        stale: list[str] = []
+        for seen in self._fleet(now - RECENT_MS):
+            if seen.at < now - self._session_ms:
+                stale += seen.heartbeat.transactional_ids
+            else:
+                live.update(seen.heartbeat.transactional_ids)
+        return live, stale
 
     def _emit_due(self) -> int:
         """Choose, commit, apply. Returns the number of entries settled."""
         chosen = self._choose()
         if not chosen:
             return 0
+        self._at("chosen")
+        size = sum(len(entries) for _, entries in chosen)
         try:
-            # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
-            membership = self._log.membership()
-            chosen = [(p, entries) for p, entries in chosen if p.number in membership.owned]
-            now = self._clock.now()
-            emissions = [(p, p.emit(entries, now)) for p, entries in chosen]
-            puts = [put for _, emission in emissions for put in emission.puts]
-            if not puts:
-                return 0
-            self._commit(puts, [p for p, _ in emissions], membership)
+            return self._settle(chosen, size)
         except RetryStep as retry:
-            # A smaller batch next time: this one may have been too much for its time-out.
-            self._limit = max(1, sum(len(entries) for _, entries in chosen) // 2)
+            self._choice.refused(size)
             self._events.on("step_refused", reason=str(retry))
-            return 0
-        except PoisonRecord as poison:
-            return self._bisect(chosen, poison)
         except OutcomeUnknown as unknown:
             for partition, _ in chosen:
                 partition.take_over_anew()
             self._events.on("outcome_unknown", partitions=[p.number for p, _ in chosen], reason=str(unknown))
+        return 0
+
+    def _settle(self, chosen: Chosen, size: int) -> int:
+        """One transaction; if the log will not have one of its records, two of half the size, and so on until that
+        record stands alone: it ends as dead (DESIGN §5.8)."""
+        started = self._clock.monotonic()
+        # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
+        membership = self._log.membership()
+        chosen = [(p, entries) for p, entries in chosen if p.number in membership.owned]
+        now = self._clock.now()
+        emissions = [(p, p.emit(entries, now)) for p, entries in chosen]
+        puts = [put for _, emission in emissions for put in emission.puts]
+        if not puts:
             return 0
+        self._at("snapshot")
+        try:
+            self._commit(puts, [p for p, _ in emissions], membership, size)
+        except PoisonRecord as poison:
+            return self._bisect(chosen, size, poison)
+        self._choice.took(size, self._clock.monotonic() - started, now)
         return self._settled(emissions)
 
-    def _choose(self) -> list[tuple[Partition, list[Entry]]]:
-        running = [p for p in self._partitions.values() if p.state is PartitionState.RUNNING]
-        running = (
-            running[self._turn % len(running) :] + running[: self._turn % len(running)] if running else []
-        )
-        self._turn += 1  # another one first each time: a full one must not starve the others
-        now, left, room = self._clock.now(), self._limit, BATCH_BYTES
-        chosen = []
-        for i, partition in enumerate(running):
-            if left <= 0 or room <= 0:
-                break
-            entries = partition.due(now, max(1, left // (len(running) - i)), room)
-            if entries:
-                chosen.append((partition, entries))
-                left -= len(entries)
-                room -= sum(len(entry.value) for entry in entries)
-        return chosen
-
-    def _commit(self, puts: Sequence[Put], touched: Sequence[Partition], membership: Membership) -> None:
-        """Every touched partition sends a real offset: that is what fences a stale owner (H4)."""
-        self._log.commit(puts, {p.number: CommittedOffset(p.next_offset) for p in touched}, membership)
-
-    def _bisect(self, chosen: list[tuple[Partition, list[Entry]]], poison: PoisonRecord) -> int:
-        """Some record can never be appended. Halve the batch until it stands alone, then bury it (DESIGN §5.8)."""
-        size = sum(len(entries) for _, entries in chosen)
+    def _bisect(self, chosen: Chosen, size: int, poison: PoisonRecord) -> int:
         if size > 1:
-            self._limit = max(1, size // 2)
-            return size
+            # What the first half did may have changed or ended what stands in the second.
+            return sum(
+                self._settle([(p, p.still(entries)) for p, entries in half], count)
+                for half, count in halves(chosen, size // 2)
+            )
         (partition, (entry,)) = chosen[0]
         self._events.on("condemned", partition=partition.number, offset=entry.offset, reason=str(poison))
-        self._bury(partition, partition.condemn(entry, f"unappendable: {poison}"))
-        return 1
+        return self._settle([(partition, [condemn(entry, f"unappendable: {poison}")])], 1)
 
-    def _bury(self, partition: Partition, entry: Entry) -> None:
-        emission = partition.emit([entry], self._clock.now())
+    def _choose(self) -> Chosen:
+        running = [p for p in self._partitions.values() if p.state is PartitionState.RUNNING]
+        share = len(running) / self._site.layout.partitions
+        return self._choice.next(running, self._clock.now(), share)
+
+    def _commit(
+        self, puts: Sequence[Put], touched: Sequence[Partition], membership: Membership, jobs: int = 0
+    ) -> None:
+        """Every touched partition sends a real offset: that is what fences a stale owner (H4)."""
+        started, outcome = self._clock.monotonic(), "committed"
         try:
-            self._commit(emission.puts, [partition], self._log.membership())
-        except (RetryStep, OutcomeUnknown) as interrupted:
-            partition.take_over_anew()
-            self._events.on("step_refused", reason=str(interrupted))
-        else:
-            self._settled([(partition, emission)])
+            self._log.commit(puts, {p.number: CommittedOffset(p.next_offset) for p in touched}, membership)
+        except OwnerError as error:
+            outcome = error.outcome
+            raise
+        finally:
+            took = self._clock.monotonic() - started
+            self._events.on("transaction", outcome=outcome, duration_ms=took, jobs=jobs)
 
     def _settled(self, emissions: Sequence[tuple[Partition, Emission]]) -> int:
         settled = 0
         for partition, emission in emissions:
             partition.applied(emission)
-            settled += len(emission.delta.entries)
-        self._limit = min(BATCH_LIMIT, self._limit * 2)
+            settled += len(emission.view.delta.entries)
+        self._at("applied")
+        answered = [answer for _, emission in emissions for answer in emission.answered]
         self._events.on(
-            "emitted", fired=sum(e.fired for _, e in emissions), dead=sum(e.dead for _, e in emissions)
+            "emitted",
+            fired=sum(e.fired for _, e in emissions),
+            dead=sum(e.dead for _, e in emissions),
+            commands=len(answered),
+            reasons=dict(Counter(reason for _, emission in emissions for reason in emission.reasons)),
         )
+        for answer, waited in answered:
+            verb = answer.detail.get("verb")
+            self._events.on("answered", verb=verb, outcome=answer.outcome, waited_ms=waited)
         return settled
 
     # -- waiting and telling --------------------------------------------------------------------------------
 
     def _wait(self) -> int:
-        return min(self._until_due(), REPORT_MS) if self._pulse.waiting else self._until_due()
-
-    def _until_due(self) -> int:
         if any(
             p.state in (PartitionState.ASSIGNED, PartitionState.RESTORING) for p in self._partitions.values()
         ):
             return 20
+        if self._choice.throttled:
+            return THROTTLED_MS
         dues = [due for p in self._partitions.values() if (due := p.next_due()) is not None]
         return max(0, min(IDLE_MS, min(dues) - self._clock.now())) if dues else IDLE_MS
 
@@ -289,6 +367,26 @@ class Dispatcher:
         except RetryStep:
             self._generation = 0
         self._pulse.beat(self.heartbeat(), monotonic)
+        self._tell_gauges()
+
+    def _tell_gauges(self) -> None:
+        now, mine = self._clock.now(), self._partitions.values()
+        dues = [due for p in mine if (due := p.next_due()) is not None and due > EARLIEST]
+        self._events.on(
+            "gauges",
+            pending=sum(p.size for p in mine),
+            overdue=self._overdue(now),
+            oldest_overdue_ms=max(0, now - min(dues)) if dues else 0,
+            states=dict(Counter(p.state.name.lower() for p in mine)),
+            generation=self._generation,
+            index_bytes=self._index.footprint(),
+        )
+
+    def _overdue(self, now: int) -> int:
+        found = 0
+        for partition in self._partitions.values():
+            found += partition.overdue(now, OVERDUE_LIMIT - found)
+        return found
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(

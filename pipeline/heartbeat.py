@@ -1,8 +1,8 @@
-"""Heartbeats: what each process says of itself on `fleet`, and so to the store's clock (DESIGN §6, §7)."""
+"""Heartbeats: what each process says of itself on `fleet` (DESIGN §7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pipeline import codec
@@ -12,26 +12,17 @@ from pipeline.core.job import Heartbeat
 from pipeline.ports import Appender, Put, Reader, Record
 
 INTERVAL_MS = 1000
-REPORT_MS = 5
-"""How long a loop may wait while a report is still to come."""
 
 
 class Pulse:
     """Sends a heartbeat a second from its owner's loop, so a loop that hangs goes stale."""
 
-    def __init__(
-        self, *, appender: Appender, fleet: str, partitions: int, process: str, sampled: Callable[[int], None]
-    ) -> None:
-        """`sampled(LogAppendTime)` is called with the broker's time of every heartbeat it took."""
+    def __init__(self, *, appender: Appender, fleet: str, partitions: int, process: str) -> None:
         self._appender = appender
         self._fleet = fleet
         self._partition = text_hash(process) % partitions
         self._key = process.encode()
-        self._sampled = sampled
         self._next = 0
-        self.waiting = False
-        """Whether the report of the last heartbeat is still to come. Until then the loop should come back soon: a
-        sample is as late as its report is taken, and the store's clock lags by as much."""
 
     def due(self, monotonic: int) -> bool:
         return monotonic >= self._next
@@ -45,18 +36,14 @@ class Pulse:
         self._put(None)
 
     def _put(self, value: bytes | None) -> None:
-        self.waiting = True
         self._appender.append(Put(self._fleet, self._partition, self._key, value), self._done)
 
     def take_report(self) -> None:
         """Take the report of the last heartbeat if it has come; does not wait."""
-        if self.waiting:
-            self._appender.poll(0)
+        self._appender.poll(0)
 
-    def _done(self, error: Exception | None, _offset: int, log_append_time: int) -> None:
-        self.waiting = False
-        if error is None:  # a lost heartbeat is followed by the next; staleness is the readers' judgement
-            self._sampled(log_append_time)
+    def _done(self, _error: Exception | None, _offset: int, _log_append_time: int) -> None:
+        """A lost heartbeat is followed by the next; staleness is the readers' judgement."""
 
 
 class Seen(NamedTuple):

@@ -16,7 +16,7 @@ from pipeline.core import keys, offset_metadata
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import Undecodable
 from pipeline.core.handler import Cancelled, DeadEnd, Decision, Retrying, Succeeded
-from pipeline.core.job import Ack, AckState, AttemptRecord, DeadLetter, Failure, Run, Takeover
+from pipeline.core.job import Ack, AckState, AttemptRecord, DeadLetter, Event, Failure, Run, Takeover
 from pipeline.core.keys import AcksKind
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
@@ -257,15 +257,16 @@ class Desk:
         """The records of an outcome, to be committed together with the offset; a retry comes last."""
         match decision:
             case Succeeded():
-                return [self._terminal(flight, AckState.SUCCEEDED, now, result=decision.result)]
+                terminal = self._terminal(flight, AckState.SUCCEEDED, now, result=decision.result)
+                return [terminal, *self._done(flight.run, AckState.SUCCEEDED, now)]
             case Cancelled():
                 error = Failure(type="Cancel", message=decision.reason)
-                return [self._terminal(flight, AckState.CANCELLED, now, error=error)]
+                terminal = self._terminal(flight, AckState.CANCELLED, now, error=error)
+                return [terminal, *self._done(flight.run, AckState.CANCELLED, now)]
             case DeadEnd():
-                return [
-                    self._terminal(flight, AckState.DEAD, now, error=decision.error),
-                    self._dead(flight, decision, now),
-                ]
+                terminal = self._terminal(flight, AckState.DEAD, now, error=decision.error)
+                letter = self._dead(flight, decision, now)
+                return [terminal, letter, *self._done(flight.run, AckState.DEAD, now)]
             case Retrying():
                 return self._settle_retry(flight, decision, now)
 
@@ -277,6 +278,23 @@ class Desk:
             return self.settle(flight, DeadEnd(reason="no_home", error=error), now)
         ack = self._terminal(flight, AckState.RETRYING, now, error=decision.error, retry_at=decision.at)
         return [ack, self._retry(flight.run, decision, home)]
+
+    def _done(self, run: Run, state: AckState, now: int) -> list[Put]:
+        """The fact that ends a job with a key or a schedule: its owner frees the key when it reads it (DESIGN §4)."""
+        home = self._home(run)
+        if home is None or (run.key is None and run.schedule_id is None):
+            return []
+        done = Event(
+            id=run.occurrence_id,
+            kind="done",
+            at=now,
+            job_id=run.job_id,
+            occurrence_id=run.occurrence_id,
+            run=run.run,
+            outcome=state.value,
+        )
+        key = keys.done_key(run.occurrence_id, run.run)
+        return [Put(self.names.jobs, home, key, codec.EVENT.encode(done))]
 
     def _home(self, run: Run) -> int | None:
         """None for a job id that is none: work records may come from anybody."""

@@ -23,6 +23,14 @@ class Clock(Protocol):
         """CLOCK_MONOTONIC in ms: for waiting and for time-outs, never for due-ness."""
         ...
 
+    def error(self) -> int:
+        """By how many ms the broker's time may be ahead of `now`, at most."""
+        ...
+
+    def close(self) -> None:
+        """Hear the store no more; `now` goes on with what is known."""
+        ...
+
 
 class Record(Protocol):
     """A record read from the log. The methods are those of confluent_kafka.Message, so the real adapter hands
@@ -129,8 +137,8 @@ class GroupLog(Protocol):
         """
         ...
 
-    def fence(self, transactional_id: str) -> None:
-        """Abort whatever that id has open, errors ignored (DESIGN §5.2); never one of our own ids."""
+    def fence(self, *transactional_ids: str) -> None:
+        """Abort whatever those ids have open, errors ignored (DESIGN §5.2); never one of our own."""
         ...
 
     @property
@@ -189,6 +197,14 @@ class Action:
     """Tombstone the record: a duplicate, or a retry that is superseded."""
     HOLD = 5
     """Known but not executed by this version: kept until an owner that can."""
+    COMMAND = 6
+    """Execute the command, answer it on `events`, tombstone it."""
+    DONE = 7
+    """A worker's word that a run ended its job: free the key, tombstone the fact."""
+    EXPIRE = 8
+    """Kept for a limited time: tombstone it."""
+    GRANTED = 9
+    """FIRE, with a place reserved in the rate of its queue."""
 
 
 class Entry(NamedTuple):
@@ -222,8 +238,8 @@ class Delta:
     """Changes to one partition of the index, applied atomically; later calls win.
 
     `entries[record_key]` = (fire_at of the row it replaces or None, new entry or None).
-    `facts` are small values by key (`h/` and other owner state). `ended` are ids for the fired memory
-    with the log time at which they ended.
+    `facts` are small values by key (owner state). `ended` are ids for the fired memory: the log time at which
+    they ended, and how.
     """
 
     __slots__ = ("ended", "entries", "facts", "position")
@@ -231,7 +247,7 @@ class Delta:
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[int | None, Entry | None]] = {}
         self.facts: dict[bytes, bytes | None] = {}
-        self.ended: dict[str, int] = {}
+        self.ended: dict[bytes, tuple[int, bytes]] = {}
         self.position: Position | None = None
 
     def put(self, entry: Entry, replaces: Entry | None) -> None:
@@ -254,13 +270,27 @@ class Index(Protocol):
     def entry(self, partition: int, record_key: bytes) -> Entry | None: ...
     def fact(self, partition: int, key: bytes) -> bytes | None: ...
 
-    def ended(self, partition: int, id_: str, log_time: int) -> bool:
-        """Whether `id_` ended within the 30 minutes of log time before `log_time` (it may remember longer)."""
+    def ended(self, partition: int, id_: bytes, log_time: int) -> bytes | None:
+        """How `id_` ended, if it did within the 30 minutes of log time before `log_time` (it may remember longer)."""
         ...
 
-    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
-        """Entries with fire_at <= until, in order of (fire_at, record key): at most `limit`, and no more than fit in
-        `room` bytes of values together, but one at least. HOLD is never due."""
+    def size(self, partition: int) -> int:
+        """Number of live entries that stand for a job: `j/`, `a/`, `r/`, `k/`."""
+        ...
+
+    def overdue(self, partition: int, until: int, limit: int) -> int:
+        """Number of entries with fire_at <= until, counted up to `limit`."""
+        ...
+
+    def footprint(self) -> int:
+        """Bytes that the index takes on disk and in memory, roughly."""
+        ...
+
+    def due(
+        self, partition: int, until: int, limit: int, room: int = 1 << 62, since: int | None = None
+    ) -> list[Entry]:
+        """Entries with fire_at <= until (and >= since), in order of (fire_at, record key): at most `limit`, and no more
+        than fit in `room` bytes of values together, but one at least. HOLD is never due."""
         ...
 
     def next_due(self, partition: int) -> int | None: ...

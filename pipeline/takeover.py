@@ -123,10 +123,10 @@ class LaneTakeover:
 
     def _fence(self, stale: Heartbeat) -> None:
         self._fenced.add(stale.process)
-        for transactional_id in stale.transactional_ids:
-            if transactional_id not in self._log.transactional_ids:
-                self._events.on("fencing", process=stale.process, transactional_id=transactional_id)
-                self._log.fence(transactional_id)
+        foreign = [id_ for id_ in stale.transactional_ids if id_ not in self._log.transactional_ids]
+        if foreign:
+            self._events.on("fencing", process=stale.process, transactional_ids=foreign)
+            self._log.fence(*foreign)
 
     def _takeover_record(self) -> Takeover:
         return Takeover(

@@ -20,7 +20,7 @@ from pipeline.core.identity import Identity
 from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
-from pipeline.heartbeat import REPORT_MS, Pulse
+from pipeline.heartbeat import Pulse
 from pipeline.lane import Delivery, Desk, Flight, Lane
 from pipeline.ledger import Ledger
 from pipeline.ports import (
@@ -168,9 +168,7 @@ class Worker:
         if self._cleared or self._ledger.full:
             return 0
         soon = self.busy or self._suspects or any(lane.restless for lane in self._lanes.values())
-        if soon:
-            return BUSY_MS
-        return REPORT_MS if self._pulse.waiting else IDLE_MS
+        return BUSY_MS if soon else IDLE_MS
 
     # -- receiving and starting -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pipeline import codec
-from pipeline.adapters.kafka_meta import Meta
+from pipeline.adapters.kafka_meta import EraBump, Meta
 from pipeline.adapters.kafka_topics import TopicAdmin
 from pipeline.config import Settings
 from pipeline.core.errors import Refused
@@ -33,8 +33,10 @@ from pipeline.core.topics import (
 )
 
 __all__ = [
+    "EraBump",
     "Report",
     "TopicAdmin",
+    "bump_era",
     "check",
     "ensure_topics",
     "load_era",
@@ -190,6 +192,14 @@ def load_era(settings: Settings) -> int:
     if meta.era is None:
         raise Refused(f"{settings.names.meta} holds no era: run `dueline topics create`")
     return meta.era
+
+
+def bump_era(settings: Settings) -> EraBump:
+    """Begin a new era and forget the guards of all groups (H20). Processes that run keep the old one until they
+    are started again. Raises Refused past the last era or without an installation; StoreUnreachable."""
+    admin = topic_admin(settings)
+    _required(admin.meta_if_present(), settings.names)
+    return admin.meta.bump_era()
 
 
 def _required(meta: Meta, names: Names) -> Layout:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -20,6 +21,7 @@ from pipeline.adapters.kafka_settings import (
     END_OF_PARTITION,
     NO_POSITION,
     error_of,
+    is_fatal,
     settings,
 )
 from pipeline.adapters.kafka_txn import TransactionalProducer, transactional_settings
@@ -56,6 +58,7 @@ class KafkaGroupLog:
         session_timeout_ms: int,
         client: Mapping[str, str],
         protocol: str = "classic",
+        producer: Callable[[dict[str, Any]], TransactionalProducer] = TransactionalProducer,
     ) -> None:
         self._topic, self._listener = topic, listener
         self._ids = tuple(transactional_ids)
@@ -72,9 +75,7 @@ class KafkaGroupLog:
         """Whether the membership was lost since the producers were made."""
         self._consumer = Consumer(settings(bootstrap, client, own))
         require_topic(self._consumer, topic)
-        self._producers = [
-            TransactionalProducer(transactional_settings(bootstrap, client, id_)) for id_ in self._ids
-        ]
+        self._producers = [producer(transactional_settings(bootstrap, client, id_)) for id_ in self._ids]
         self._consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -176,7 +177,7 @@ class KafkaGroupLog:
         if error.code() == END_OF_PARTITION:
             if partition in self._next:  # it stands after the last marker, where no record leads (H15)
                 self._next[partition] = max(self._next[partition], message.offset())
-        elif error.fatal():
+        elif is_fatal(error):
             self._problems.append(RebuildClients(error.str()))
         elif error.code() in NO_POSITION:
             if partition in self._next:
@@ -252,7 +253,7 @@ class KafkaGroupLog:
         try:
             answer = self._consumer.committed([self._at(p) for p in partitions], timeout)
         except KafkaException as exception:
-            if error_of(exception).fatal():
+            if is_fatal(error_of(exception)):
                 raise RebuildClients(str(exception)) from exception
             return None
         return {p.partition: committed_offset(p) for p in answer if p.error is None}
@@ -281,9 +282,15 @@ class KafkaGroupLog:
                 producer.renew()
             self._suspect = False
 
-    def fence(self, transactional_id: str) -> None:
-        if transactional_id in self._ids:
-            raise ValueError(f"{transactional_id} is our own")
+    def fence(self, *transactional_ids: str) -> None:
+        """All at once: each waits for a coordinator, and meanwhile nothing here fires."""
+        if own := set(self._ids).intersection(transactional_ids):
+            raise ValueError(f"{own} is our own")
+        if transactional_ids:
+            with ThreadPoolExecutor(len(transactional_ids)) as pool:
+                list(pool.map(self._fence, transactional_ids))
+
+    def _fence(self, transactional_id: str) -> None:
         producer = Producer(transactional_settings(self._bootstrap, self._client, transactional_id))
         extra = {"action": "producer.fence", "transactional_id": transactional_id}
         try:

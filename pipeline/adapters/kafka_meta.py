@@ -1,24 +1,31 @@
-"""The topic `meta`: the layout and the era of an installation, written once at a time (DESIGN §3)."""
+"""The topic `meta`: layout, era and group guards of an installation, written once at a time (DESIGN §3)."""
 
 from __future__ import annotations
 
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from pipeline import codec
 from pipeline.adapters.kafka_settings import bad_setting, constructing
 from pipeline.core.errors import DuelineError, Refused, StoreUnreachable, Undecodable, UnknownFingerprint
+from pipeline.core.job import GroupGuard
 from pipeline.core.keys import ERA_KEY, LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.token import LAST_ERA
 
+T = TypeVar("T")
 FIRST_ERA = 1
+GUARD = b"g/"
+FORGOTTEN_S = 86_400.0
+"""After so long the guards are read from the beginning: tombstones met a week late may be compacted away."""
 WRITER_KEY = b"writer"
 """Tombstones by which a writer knows that it has read all that any writer before it can have written."""
 _NONCE = "nonce"
@@ -84,6 +91,17 @@ class Meta:
 
     layout: Layout | None = None
     era: int | None = None
+    guards: Collection[bytes] = ()
+    """Keys of the group guards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraBump:
+    """A new era was begun, and the guards of the one before were removed."""
+
+    old: int
+    new: int
+    guards: int
 
 
 class MetaTopic:
@@ -100,16 +118,46 @@ class MetaTopic:
         return self._read(None)
 
     def update(self, change: Callable[[Layout | None], Layout]) -> Layout:
-        """Replace the layout by `change(layout)`, and begin the first era if none has begun.
+        """Replace the layout by `change(layout)`, and begin the first era if none has begun. Raises what `change`
+        raises, with nothing written."""
+
+        def decide(found: Meta) -> tuple[dict[bytes, bytes | None], Layout]:
+            layout = change(found.layout)
+            puts: dict[bytes, bytes | None] = {}
+            if layout != found.layout:
+                puts[LAYOUT_KEY] = codec.LAYOUT.encode(layout)
+            if found.era is None:
+                puts[ERA_KEY] = codec.ERA.encode(codec.Era(era=FIRST_ERA))
+            return puts, layout
+
+        return self._write(decide)
+
+    def bump_era(self) -> EraBump:
+        """Begin the next era and forget every group guard, in one transaction (H20). Refused past the last era,
+        and if no era has begun. An attempt whose outcome is unknown is not made twice."""
+        begun: list[EraBump] = []
+
+        def decide(found: Meta) -> tuple[dict[bytes, bytes | None], EraBump]:
+            if begun and found.era == begun[0].new:
+                return {}, begun[0]
+            done = _next_era(self._topic, found)
+            begun[:] = [done]
+            forgotten: dict[bytes, bytes | None] = dict.fromkeys(found.guards)
+            return {ERA_KEY: codec.ERA.encode(codec.Era(era=done.new)), **forgotten}, done
+
+        return self._write(decide)
+
+    def _write(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
+        """Append what `decide` makes of what stands here, and answer what it answers.
 
         Writers exclude each other: one transactional.id, so each fences those before it (KIP-98), and each
-        first reads back a record of its own, so it has seen all that they committed. Raises what `change`
-        raises, with nothing written.
+        first reads back a record of its own, so it has seen all that they committed. Raises what `decide`
+        raises, with nothing written; it is asked again when the outcome is unknown.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._update(change)
+                return self._write_once(decide)
             except KafkaException as error:
                 # Overtaken by another writer, or the outcome is unknown: read again, it may be done already.
                 if time.monotonic() > deadline:
@@ -118,7 +166,7 @@ class MetaTopic:
                     ) from error
                 time.sleep(random.uniform(0.05, 0.25))
 
-    def _update(self, change: Callable[[Layout | None], Layout]) -> Layout:
+    def _write_once(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
         with constructing():
             producer = Producer(
                 {
@@ -131,16 +179,10 @@ class MetaTopic:
         producer.init_transactions(self._timeout_s)
         nonce = uuid.uuid4().bytes
         self._commit(producer, {WRITER_KEY: None}, nonce)
-        found = self._read(nonce)
-        layout = change(found.layout)
-        puts: dict[bytes, bytes | None] = {}
-        if layout != found.layout:
-            puts[LAYOUT_KEY] = codec.LAYOUT.encode(layout)
-        if found.era is None:
-            puts[ERA_KEY] = codec.ERA.encode(codec.Era(era=FIRST_ERA))
+        puts, answer = decide(self._read(nonce))
         if puts:
             self._commit(producer, puts, nonce)
-        return layout
+        return answer
 
     def _commit(self, producer: Producer, puts: Mapping[bytes, bytes | None], nonce: bytes) -> None:
         producer.begin_transaction()
@@ -152,7 +194,7 @@ class MetaTopic:
         """Fold the topic up to the record with `nonce`, or to its end. The end is the last stable offset: an
         undecided transaction hides what is after it, which is why a writer waits for a record of its own."""
         values: dict[bytes, bytes] = {}
-        with asking(f"reading {self._topic}", self._config), self._consumer() as consumer:
+        with asking(f"reading {self._topic}", self._config), self._reading() as consumer:
             deadline = time.monotonic() + self._timeout_s
             while time.monotonic() < deadline:
                 message = consumer.poll(0.1)
@@ -166,25 +208,17 @@ class MetaTopic:
                         return _meta(self._topic, values)
                     continue
                 key, value = message.key(), message.value()
-                if value is not None and key is not None:
+                if key is not None and value is not None:
                     values[key] = value
+                elif key is not None and key.startswith(GUARD):
+                    values.pop(key, None)
                 if nonce is not None and (_NONCE, nonce) in (message.headers() or ()):
                     return _meta(self._topic, values)
             raise TimeoutError
 
     @contextmanager
-    def _consumer(self) -> Iterator[Consumer]:
-        consumer = Consumer(
-            {
-                **quiet(self._config),
-                "group.id": f"{self._transactional_id}.reader",  # never joined: partitions are assigned
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 20,
-            }
-        )
+    def _reading(self) -> Iterator[Consumer]:
+        consumer = _consumer(self._config, f"{self._transactional_id}.reader")
         try:
             # Not OFFSET_BEGINNING: asking where that is costs the client half a second, and it is 0 unless an
             # operator deleted records.
@@ -194,25 +228,127 @@ class MetaTopic:
             consumer.close()
 
 
+def _consumer(config: Mapping[str, str], group: str) -> Consumer:
+    """`group` is never joined: partitions are assigned."""
+    with constructing():
+        return Consumer(
+            {
+                **quiet(config),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
+            }
+        )
+
+
+class GuardReader:
+    """Reads the guards of one group, by partition. Kept open: a takeover waits for it (DESIGN §7).
+
+    Reads up to the last stable offset, which another owner's takeover may hold back. That hides only guards of
+    the last seconds, and what matters was written before the group lost its generations. One thread.
+    """
+
+    def __init__(
+        self, config: Mapping[str, str], names: Names, group: str, *, timeout_ms: int = 1_000
+    ) -> None:
+        self._config = config
+        self._place = TopicPartition(names.meta, 0)
+        self._prefix = f"g/{group}/".encode()
+        self._timeout_s = timeout_ms / 1000
+        self._consumer = _consumer(config, f"{names.prefix}.guards")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._next, self._read_at = 0, time.monotonic()
+        self._values: dict[bytes, bytes] = {}
+
+    def __call__(self) -> Mapping[int, GroupGuard]:
+        """What is committed now. StoreUnreachable after the time-out; Refused for a guard nobody can read."""
+        if time.monotonic() - self._read_at > FORGOTTEN_S:
+            self._forget()
+        with asking(f"reading {self._place.topic}", self._config):
+            self._catch_up(time.monotonic() + self._timeout_s)
+        self._read_at = time.monotonic()
+        return {
+            int(key.removeprefix(self._prefix)): self._decoded(key, value)
+            for key, value in self._values.items()
+        }
+
+    def _decoded(self, key: bytes, value: bytes) -> GroupGuard:
+        with _refusing(self._place.topic, key, "run `dueline era bump`, which removes it"):
+            return codec.GROUP_GUARD.decode(value)
+
+    def _catch_up(self, deadline: float) -> None:
+        _, end = self._consumer.get_watermark_offsets(self._place, self._timeout_s)
+        if self._next >= end:
+            return
+        self._consumer.assign([TopicPartition(self._place.topic, 0, self._next)])
+        try:
+            while self._next < end:
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                self._take(self._consumer.consume(1_000, 0.01))
+        finally:
+            self._consumer.unassign()
+
+    def _take(self, batch: list[Message]) -> None:
+        for message in batch:
+            error, offset = message.error(), message.offset() or 0
+            if error is None:
+                self._fold(message.key() or b"", message.value())
+                self._next = offset + 1
+            elif error.name() == "_PARTITION_EOF":
+                self._next = max(self._next, offset)  # past the last marker, where no record leads (H15)
+            else:
+                raise KafkaException(error)
+
+    def _fold(self, key: bytes, value: bytes | None) -> None:
+        """Decoded at the end: what nobody can read may be followed by its tombstone."""
+        if not key.startswith(self._prefix) or not key.removeprefix(self._prefix).isdigit():
+            return
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _next_era(topic: str, found: Meta) -> EraBump:
+    if found.era is None:
+        raise Refused(f"{topic} holds no era: run `dueline topics create`")
+    if found.era >= LAST_ERA:
+        raise Refused(f"era {found.era} is the last that fits a token: nothing was changed")
+    return EraBump(old=found.era, new=found.era + 1, guards=len(found.guards))
+
+
 def _meta(topic: str, values: Mapping[bytes, bytes]) -> Meta:
     """Raises Refused for a record that cannot be read: to guess a layout or an era would lose jobs."""
     layout, era = values.get(LAYOUT_KEY), values.get(ERA_KEY)
     with _refusing(topic, LAYOUT_KEY):
         found = None if layout is None else codec.LAYOUT.decode(layout)
     with _refusing(topic, ERA_KEY):
-        return Meta(layout=found, era=None if era is None else codec.ERA.decode(era).era)
+        return Meta(
+            layout=found,
+            era=None if era is None else codec.ERA.decode(era).era,
+            guards=[key for key in values if key.startswith(GUARD)],
+        )
+
+
+AGAIN = "append the last good record under this key again, or choose another DUELINE_PREFIX"
 
 
 @contextmanager
-def _refusing(topic: str, key: bytes) -> Iterator[None]:
+def _refusing(topic: str, key: bytes, remedy: str = AGAIN) -> Iterator[None]:
     try:
         yield
     except Undecodable as error:
-        remedy = (
-            "upgrade this version of Dueline"
-            if isinstance(error, UnknownFingerprint)
-            else "append the last good record under this key again, or choose another DUELINE_PREFIX"
-        )
+        if isinstance(error, UnknownFingerprint):
+            remedy = "upgrade this version of Dueline"
         raise Refused(
             f"{topic}: the record under {key.decode()!r} cannot be read ({error}): {remedy}"
         ) from error

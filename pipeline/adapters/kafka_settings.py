@@ -56,6 +56,7 @@ CALLBACK_ERRORS = (KafkaException, SystemError)
 """What poll, flush and close raise when the client turned fatal. The library sets the exception and goes on
 to call further callbacks, so it may arrive as the SystemError of one of those, with the real one as cause."""
 FENCED = KafkaError._FENCED
+_FENCINGS = frozenset({FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 NO_POSITION = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
@@ -130,6 +131,22 @@ def error_of(exception: KafkaException) -> KafkaError:
     error = exception.args[0]
     assert isinstance(error, KafkaError)
     return error
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client is dead for good. A fatal error that comes as a message's has the code and not the flag:
+    taken for a passing one, it left a process a member of nothing for ever (H17)."""
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
+def is_fenced(exception: BaseException) -> bool:
+    """Whether this came of another producer with the same transactional.id."""
+    cause: BaseException | None = exception
+    while cause is not None:
+        if isinstance(cause, KafkaException) and error_of(cause).code() in _FENCINGS:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def translate(error: KafkaError, subject: str) -> DuelineError:

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 STOCK_SESSION_MS = 6000
 """`group.min.session.timeout.ms` of a broker that was told nothing; for clusters that do not let us ask."""
+STOCK_CONSUMER_SESSION_MS = 45_000
+"""The same of `group.consumer.session.timeout.ms`, of the protocol `consumer`."""
+GROUP_SESSION, GROUP_HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +75,38 @@ class TopicAdmin:
 
     def lowest_session_timeout(self) -> int:
         """The shortest session that every broker allows, in ms, not under 3 s (DESIGN §10)."""
-        resources = [
-            ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in self._cluster().nodes
-        ]
+        return self._lowest("group.min.session.timeout.ms", LOWEST_SESSION_MS, STOCK_SESSION_MS)
+
+    def _lowest(self, setting: str, least: int, stock: int) -> int:
+        """The most that any broker asks for, at least `least`; `stock` where we may not ask."""
+        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in self._cluster().nodes]
         try:
-            answers = self._configs(resources)
+            answers = self._configs(brokers)
         except Refused:
-            return STOCK_SESSION_MS
-        allowed = [int(answer["group.min.session.timeout.ms"]) for answer in answers.values()]
-        return max(LOWEST_SESSION_MS, *allowed)
+            return stock
+        return max([least, *(int(answer[setting]) for answer in answers.values() if setting in answer)])
+
+    def consumer_session(self, group: str, wanted_ms: int | None) -> int:
+        """Session of `group` under the protocol `consumer` in ms, where it is a setting of the group: made
+        `wanted_ms`, else the lowest the brokers allow. Refused if they forbid what was wanted; where nothing was,
+        the session stays as it is."""
+        session = wanted_ms or self._lowest(
+            "group.consumer.min.session.timeout.ms", LOWEST_SESSION_MS, STOCK_CONSUMER_SESSION_MS
+        )
+        heartbeat = self._lowest(
+            "group.consumer.min.heartbeat.interval.ms", session // 6, STOCK_CONSUMER_SESSION_MS // 9
+        )
+        resource = ConfigResource(ConfigResource.Type.GROUP, group)
+        wish = {GROUP_SESSION: str(session), GROUP_HEARTBEAT: str(heartbeat)}
+        try:
+            found = self._configs([resource]).get(group, {})
+            if any(found.get(name) != value for name, value in wish.items()):
+                self._alter(ConfigResource.Type.GROUP, group, wish)
+        except Refused:
+            if wanted_ms is not None:
+                raise
+            return STOCK_CONSUMER_SESSION_MS
+        return session
 
     def shapes(self, names: Iterable[str]) -> dict[str, Shape]:
         """Those of the topics that exist."""
@@ -134,11 +160,14 @@ class TopicAdmin:
 
     def alter(self, name: str, settings: Mapping[str, str]) -> None:
         """Change these settings of a topic and no others."""
+        self._alter(ConfigResource.Type.TOPIC, name, settings)
+
+    def _alter(self, kind: Any, name: str, settings: Mapping[str, str]) -> None:
         entries = [
             ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
             for setting, value in settings.items()
         ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        resource = ConfigResource(kind, name, incremental_configs=entries)
         with asking(f"altering {name}", self._config):
             futures = self._client.incremental_alter_configs([resource], request_timeout=self._timeout_s)
             self._result(futures[resource])

@@ -75,11 +75,12 @@ class Failed(Exception):
 class TransactionalProducer:
     """A producer with one transactional.id. One thread; one transaction at a time.
 
-    Constructing it ends what an earlier producer with the id left open. Raises RebuildClients if that does
-    not succeed in time.
+    Constructing it ends what an earlier producer with the id left open. `checkpoint` is told each step that
+    a transaction has passed. Raises RebuildClients if construction does not succeed in time.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], checkpoint: Callable[[str], None] = lambda step: None) -> None:
+        self._at = checkpoint
         self._config = {**config, "on_delivery": self._undelivered}
         self._id: str = config["transactional.id"]
         self._failure: KafkaError | None = None
@@ -105,15 +106,25 @@ class TransactionalProducer:
         self._failure = None
         try:
             _repeat(self._producer.begin_transaction, deadline)
-            self._append(puts, deadline)
-            self._flush(deadline)
-            _repeat(lambda: self._send_offsets(offsets, group_metadata, deadline), deadline)
+            self._at("begun")
+            self._fill(puts, offsets, group_metadata, deadline)
         except Unusable as error:
             self.renew()
             raise RetryStep(f"{self._id}: {error}") from error
         except Failed as error:
             self._abort(str(error))
         self._end()
+        self._at("committed")
+
+    def _fill(
+        self, puts: Sequence[Put], offsets: list[TopicPartition], group_metadata: Any, deadline: float
+    ) -> None:
+        self._append(puts, deadline)
+        self._at("produced")
+        self._flush(deadline)
+        self._at("flushed")
+        self._send_offsets(offsets, group_metadata, deadline)
+        self._at("offsets_sent")
 
     def _append(self, puts: Sequence[Put], deadline: float) -> None:
         produce: Callable[..., None] = self._producer.produce
@@ -151,8 +162,11 @@ class TransactionalProducer:
             raise Failed(self._failure.str())
 
     def _send_offsets(self, offsets: list[TopicPartition], group_metadata: Any, deadline: float) -> None:
-        left = max(deadline - time.monotonic(), PAUSE_S)
-        self._producer.send_offsets_to_transaction(offsets, group_metadata, left)
+        def send() -> None:
+            left = max(deadline - time.monotonic(), PAUSE_S)
+            self._producer.send_offsets_to_transaction(offsets, group_metadata, left)
+
+        _repeat(send, deadline)
 
     def _abort(self, reason: str) -> NoReturn:
         """Abort, then say what the caller has to do. Nothing of this transaction can commit any more."""

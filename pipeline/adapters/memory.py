@@ -32,6 +32,12 @@ class MemoryClock:
     def monotonic(self) -> int:
         return self._monotonic
 
+    def error(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        return
+
     def advance(self, ms: int) -> None:
         self._now += ms
         self._monotonic += ms
@@ -178,6 +184,7 @@ class MemoryGroupLog:
             raise
         self._cluster.hook("commit", id_)
         self._end(id_)
+        self._cluster.hook("committed", id_)
 
     def _append(
         self, id_: str, puts: Sequence[Put], offsets: Mapping[int, CommittedOffset], membership: Membership
@@ -199,10 +206,11 @@ class MemoryGroupLog:
             self._epochs[id_] = self._cluster.init_transactions(id_)
             raise OutcomeUnknown("unknown by fault")
 
-    def fence(self, transactional_id: str) -> None:
-        if transactional_id in self._ids:
-            raise ValueError(f"{transactional_id} is our own")
-        self._cluster.init_transactions(transactional_id)
+    def fence(self, *transactional_ids: str) -> None:
+        if own := set(self._ids).intersection(transactional_ids):
+            raise ValueError(f"{own} is our own")
+        for transactional_id in transactional_ids:
+            self._cluster.init_transactions(transactional_id)
 
     def close(self) -> None:
         """Leave; the partitions are dropped without a call of the listener, which asked for it."""

@@ -9,7 +9,7 @@ conformance suite of the real adapters (DESIGN §10).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from pipeline.core.errors import NotFound, PoisonRecord, RebuildClients, RetryStep
@@ -30,10 +30,11 @@ class Outcome(Enum):
 class Transaction:
     """What one transaction did: the first offset on each partition it touched, and offsets by group."""
 
-    __slots__ = ("first", "offsets", "outcome")
+    __slots__ = ("first", "offsets", "outcome", "records")
 
     def __init__(self) -> None:
         self.outcome = Outcome.OPEN
+        self.records: list[MemoryRecord] = []
         self.first: dict[MemoryPartition, int] = {}
         self.offsets: dict[MemoryGroup, dict[int, CommittedOffset]] = {}
 
@@ -88,6 +89,8 @@ class MemoryPartition:
         self.start = 0
         self.entries: list[MemoryRecord | None] = []
         self.open: set[Transaction] = set()
+        self._horizons: dict[int, int] = {}
+        """By offset of a tombstone: from when on the cleaner removes it (F8)."""
 
     @property
     def end(self) -> int:
@@ -101,6 +104,7 @@ class MemoryPartition:
     def append(self, put: Put, time: int, transaction: Transaction | None) -> MemoryRecord:
         record = MemoryRecord(put, self.end, time, transaction)
         if transaction is not None:
+            transaction.records.append(record)
             transaction.first.setdefault(self, self.end)
             self.open.add(transaction)
         self.entries.append(record)
@@ -125,13 +129,26 @@ class MemoryPartition:
     def compact(self, *, before: int | None = None, drop_tombstones: bool = False) -> None:
         """Keep the last record of each key below the last stable offset, as the cleaner would (F8); `before`
         is where min.compaction.lag ends: what was appended later is neither cleaned nor looked at."""
+        self._clean(before, lambda _: drop_tombstones)
+
+    def clean(self, now: int, *, lag_ms: int, retention_ms: int) -> None:
+        """One pass of the cleaner: as `compact`, and a tombstone goes `retention_ms` (delete.retention) after the
+        first pass that met it (F8)."""
+
+        def expired(tombstone: MemoryRecord) -> bool:
+            return now >= self._horizons.setdefault(tombstone.offset(), now + retention_ms)
+
+        self._clean(now - lag_ms, expired)
+
+    def _clean(self, before: int | None, expired: Callable[[MemoryRecord], bool]) -> None:
         seen: set[bytes] = set()
         for offset in range(self._cleanable(before) - 1, -1, -1):
             record = self.entries[offset]
             if record is None or not record.committed:
                 continue
-            if record.key() in seen or (drop_tombstones and record.value() is None):
+            if record.key() in seen or (record.value() is None and expired(record)):
                 self.entries[offset] = None
+                self._horizons.pop(offset, None)
             seen.add(record.key())
 
     def _cleanable(self, before: int | None) -> int:
@@ -219,14 +236,16 @@ class MemoryCluster:
     """Topics, groups and transactional ids. `time` gives the LogAppendTime.
 
     Faults: `reachable = False`; `expire` a member; `time_out` a transactional id; `hook(stage, id)`, called
-    by a group log's commit at "append", "offsets" and "commit" (before each): it may run the other processes
-    while this one counts as frozen, raise what ends this one, or change anything here.
+    by a group log's commit at "append", "offsets" and "commit" (before each) and at "committed": it may run the
+    other processes while this one counts as frozen, raise what ends this one, or change anything here.
+    `saw(records)` is told what has become readable for good, in the order of the commits.
     """
 
     def __init__(self, time: Callable[[], int]) -> None:
         self.time = time
         self.reachable = True
         self.hook: Callable[[str, str], None] = lambda stage, transactional_id: None
+        self.saw: Callable[[Sequence[MemoryRecord]], None] = lambda records: None
         self._topics: dict[str, list[MemoryPartition]] = {}
         self._groups: dict[str, MemoryGroup] = {}
         self._epochs: dict[str, int] = {}
@@ -252,7 +271,10 @@ class MemoryCluster:
         """NotFound for an unknown place, PoisonRecord for a record over the limit."""
         if len(put.key) + len(put.value or b"") > MESSAGE_LIMIT:
             raise PoisonRecord(f"record of {put.topic}/{put.partition} is over {MESSAGE_LIMIT} bytes")
-        return self.partition(put.topic, put.partition).append(put, self.time(), transaction)
+        record = self.partition(put.topic, put.partition).append(put, self.time(), transaction)
+        if transaction is None:
+            self.saw((record,))
+        return record
 
     # -- transactions: every call names the id and the epoch its producer got ------------------------------
 
@@ -315,3 +337,5 @@ class MemoryCluster:
                 group.pending[partition_number].discard(transaction)
                 if outcome is Outcome.COMMITTED:
                     group.committed[partition_number] = offset
+        if outcome is Outcome.COMMITTED:
+            self.saw(transaction.records)

@@ -17,7 +17,14 @@ class _Partition:
         self.entries: dict[bytes, Entry] = {}
         self.order: list[tuple[int, bytes]] = []
         self.facts: dict[bytes, bytes] = {}
-        self.ended: dict[str, int] = {}
+        self.ended: dict[bytes, tuple[int, bytes]] = {}
+
+    def copy(self) -> _Partition:
+        copied = _Partition()
+        copied.position = self.position
+        copied.entries, copied.order = self.entries.copy(), self.order.copy()
+        copied.facts, copied.ended = self.facts.copy(), self.ended.copy()
+        return copied
 
     def replace(self, key: bytes, replaced: int | None, entry: Entry | None) -> None:
         old = self.entries.pop(key, None)
@@ -38,7 +45,8 @@ class MemoryIndex:
         self._partitions: dict[int, _Partition] = {}
 
     def _at(self, partition: int) -> _Partition:
-        return self._partitions.setdefault(partition, _Partition())
+        found = self._partitions.get(partition)
+        return found if found is not None else self._partitions.setdefault(partition, _Partition())
 
     def position(self, partition: int) -> Position | None:
         return self._at(partition).position
@@ -49,20 +57,32 @@ class MemoryIndex:
     def fact(self, partition: int, key: bytes) -> bytes | None:
         return self._at(partition).facts.get(key)
 
-    def ended(self, partition: int, id_: str, log_time: int) -> bool:
-        at = self._at(partition).ended.get(id_)
-        return at is not None and at > log_time - MEMORY_MS
+    def ended(self, partition: int, id_: bytes, log_time: int) -> bytes | None:
+        at, how = self._at(partition).ended.get(id_, (0, None))
+        return how if at > log_time - MEMORY_MS else None
 
-    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
+    def size(self, partition: int) -> int:
+        return sum(key[:1] in b"jark" for key in self._at(partition).entries)
+
+    def due(
+        self, partition: int, until: int, limit: int, room: int = 1 << 62, since: int | None = None
+    ) -> list[Entry]:
         here = self._at(partition)
+        start = 0 if since is None else bisect_left(here.order, since, key=lambda row: row[0])
         stop = bisect_right(here.order, until, key=lambda row: row[0])
         found: list[Entry] = []
-        for _, key in here.order[: min(stop, limit)]:
+        for _, key in here.order[start : min(stop, start + limit)]:
             room -= len(here.entries[key].value)
             if room < 0 and found:
                 break
             found.append(here.entries[key])
         return found
+
+    def overdue(self, partition: int, until: int, limit: int) -> int:
+        return min(bisect_right(self._at(partition).order, until, key=lambda row: row[0]), limit)
+
+    def footprint(self) -> int:
+        return sum(len(e.value) for here in self._partitions.values() for e in here.entries.values())
 
     def next_due(self, partition: int) -> int | None:
         order = self._at(partition).order
@@ -82,10 +102,17 @@ class MemoryIndex:
                 here.facts.pop(key, None)
             else:
                 here.facts[key] = value
-        for id_, at in delta.ended.items():
-            here.ended[id_] = max(at, here.ended.get(id_, at))
+        for id_, end in delta.ended.items():
+            if id_ not in here.ended or here.ended[id_][0] <= end[0]:
+                here.ended[id_] = end
         if delta.position is not None:
             here.position = delta.position
+
+    def copy(self) -> MemoryIndex:
+        """As it is now, independent of what follows: a backup of the state directory."""
+        copied = MemoryIndex()
+        copied._partitions = {number: here.copy() for number, here in self._partitions.items()}
+        return copied
 
     def wipe(self, partition: int) -> None:
         self._partitions.pop(partition, None)

@@ -1,8 +1,9 @@
 """The due index in RocksDB: one database per process, all its partitions side by side by key prefix.
 
-Layout, every key behind `>HB` (partition, kind): DUE and HELD rows by (fire_at, record key) hold the entry,
-KEY rows by record key say where it stands, FACT rows are the owner's small values, ENDED rows the ids of the
-fired memory by 30-minute generation, POSITION the place in the log.
+Layout, every key behind `>HB` (partition, kind): DUE and HELD rows by (fire_at, record key) hold the entry, KEY
+rows by record key say where it stands (except of a `j/` record that fires at the instant in its id), FACT rows are
+the owner's small values, ENDED rows the ids of the fired memory by 30-minute generation, POSITION is the place in
+the log, SIZE the number of jobs.
 
 Writes are never synced: the write-ahead log keeps batches whole and in order, so what a crash of the machine
 loses is a tail, and the position says from where to read it again. Nothing here is precious.
@@ -10,6 +11,7 @@ loses is a tail, and the position says from where to read it again. Nothing here
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import shutil
@@ -20,7 +22,9 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch
 
-from pipeline.core.errors import Refused
+from pipeline.core.errors import Refused, Undecodable
+from pipeline.core.ids import due_in
+from pipeline.core.keys import JOB
 from pipeline.ports import Action, Delta, Entry, Position
 
 log = logging.getLogger(__name__)
@@ -29,15 +33,26 @@ GENERATION_MS = 30 * 60 * 1000
 """The fired memory is dropped by generations of this length: forgetting is one range, not a delete per id."""
 KEPT = 2
 """Generations kept beside the newest: one that is remembered, one for a new leader whose clock is late."""
+WRITE_BUFFER = 32 * 1024 * 1024
+DETAILS = 10_000
+"""Details of entries kept decoded: one for each partition of each queue, rarely more."""
+BULK = 256
+"""Rows removed together from the front of the queue, from which on one range delete is cheaper than so many."""
 SWEEP = 20_000
 """Dead due rows behind the mark before a range delete removes them; many small ranges slow every read."""
 
-POSITION, DUE, HELD, KEY, FACT, ENDED, PAST = range(7)
+FIRST = 0
+JOBS = b"jark"
+"""How the record keys begin that stand for a job; `size` counts them."""
+POSITION, SIZE, DUE, HELD, KEY, FACT, ENDED, PAST = range(8, 16)
+"""Kinds of row. Their numbers are the format: an index of an older one (0 to 6) has no position, and is wiped."""
 _PREFIX = struct.Struct(">HB")
 _ORDER = struct.Struct(">HBQ")
 _GENERATION = struct.Struct(">HBI")
-_HEAD = struct.Struct(">QBH")
+_HEAD = struct.Struct(">qBH")
+"""Offset (-1: our own write, which has not come back yet), action, length of the detail."""
 _PLACE = struct.Struct(">QB")
+_SIZE = struct.Struct(">Q")
 _FAR = (1 << 64) - 1
 
 
@@ -46,28 +61,39 @@ class _Due:
 
     `mark`: no live DUE row stands below it, so a scan never walks the graves of what was dispatched (0.04 ms
     instead of 5). `head` are the rows that the last scan returned, in order, not yet removed, up to `tail`;
-    no other live row stands among them.
+    no other live row stands among them. `fresh` and `fresh_tail` are mark and tail of the scans that begin behind a
+    backlog. `held`, `odd`: whether there may be HELD rows, and KEY rows of `j/` records.
     """
 
-    __slots__ = ("graves", "head", "held", "mark", "newest", "tail")
+    __slots__ = ("fresh", "fresh_tail", "graves", "head", "held", "mark", "newest", "odd", "size", "tail")
 
-    def __init__(self, mark: bytes, held: bool, newest: int) -> None:
-        self.mark, self.held, self.newest = mark, held, newest
+    def __init__(self, mark: bytes, *, held: bool, odd: bool, newest: int, size: int) -> None:
+        self.mark, self.held, self.odd, self.newest, self.size = mark, held, odd, newest, size
         self.head: dict[bytes, None] = {}
         self.tail = b""
+        self.fresh = self.fresh_tail = b""
         self.graves = 0
 
     def scanned(self, head: dict[bytes, None], tail: bytes) -> None:
         self.mark, self.head, self.tail = next(iter(head)), head, tail
 
     def added(self, row: bytes) -> None:
-        self.mark = min(self.mark, row)
+        if row < self.mark:
+            self.mark = row
+        if row < self.fresh:
+            self.fresh = row
         if row <= self.tail:
             self.head, self.tail = {}, b""
+
+    def starts_with(self, rows: list[bytes]) -> bool:
+        """Whether these rows are the first of the last scan: then nothing else stands among them."""
+        return len(rows) <= len(self.head) and all(map(bytes.__eq__, self.head, rows))
 
     def removed(self, rows: list[bytes]) -> None:
         """The mark follows when the head of the last scan is removed, whole or from its front."""
         self.graves += len(rows)
+        if self.fresh_tail and self.fresh_tail in rows:
+            self.fresh, self.fresh_tail = self.fresh_tail + b"\0", b""
         if not self.head:
             return
         for row in rows:
@@ -87,6 +113,7 @@ class RocksIndex:
         self.wiped: str | None = None
         self._db = self._open(path)
         self._partitions: dict[int, _Due] = {}
+        self._details: dict[bytes, str] = {}
 
     def _open(self, path: Path) -> Rdict:
         try:
@@ -110,13 +137,25 @@ class RocksIndex:
 
     def _load(self, partition: int) -> _Due:
         rows = self._db.iter()
-        rows.seek(_PREFIX.pack(partition, HELD))
-        held = rows.valid() and rows.key().startswith(_PREFIX.pack(partition, HELD))
         rows.seek_for_prev(_PREFIX.pack(partition, PAST))
         ended = rows.valid() and rows.key().startswith(_PREFIX.pack(partition, ENDED))
         newest = _GENERATION.unpack_from(rows.key())[2] if ended else 0
         rows.status()
-        return _Due(_PREFIX.pack(partition, DUE), held, newest)
+        size = self._db.get(_PREFIX.pack(partition, SIZE))
+        return _Due(
+            _PREFIX.pack(partition, DUE),
+            held=self._any(_PREFIX.pack(partition, HELD)),
+            odd=self._any(_PREFIX.pack(partition, KEY) + JOB),
+            newest=newest,
+            size=0 if size is None else _SIZE.unpack(size)[0],
+        )
+
+    def _any(self, prefix: bytes) -> bool:
+        rows = self._db.iter()
+        rows.seek(prefix)
+        found = rows.valid() and rows.key().startswith(prefix)
+        rows.status()
+        return found
 
     def _scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows from `start` until before `stop`. Drop it before returning: a live one holds the lock (H25).
@@ -141,44 +180,84 @@ class RocksIndex:
         return None if value is None else Position(*json.loads(value))
 
     def entry(self, partition: int, record_key: bytes) -> Entry | None:
+        row = _plain_row(partition, record_key)
+        if row is not None:
+            value = self._db.get(row)
+            if value is not None:
+                return self._entry(row, value)
+            if not self._at(partition).odd:
+                return None
         place = self._db.get(_PREFIX.pack(partition, KEY) + record_key)
-        if place is None:
-            return None
-        row = _row(partition, place, record_key)
-        return self._stored(row)
+        return None if place is None else self._stored(_row(partition, place, record_key))
 
     def _stored(self, row: bytes) -> Entry:
         value = self._db[row]
         assert value is not None, "a KEY row and its entry are written in one batch"
-        return _entry(row, value)
+        return self._entry(row, value)
 
     def fact(self, partition: int, key: bytes) -> bytes | None:
         value: bytes | None = self._db.get(_PREFIX.pack(partition, FACT) + key)
         return value
 
-    def ended(self, partition: int, id_: str, log_time: int) -> bool:
+    def ended(self, partition: int, id_: bytes, log_time: int) -> bytes | None:
         newest = self._at(partition).newest
+        if not newest:
+            return None
         oldest = max((log_time - GENERATION_MS) // GENERATION_MS, newest - KEPT, 0)
-        id_bytes = id_.encode()
         for generation in range(newest, oldest - 1, -1):  # none at all once nothing ended for half an hour
-            if self._db.get(_GENERATION.pack(partition, ENDED, generation) + id_bytes) is not None:
-                return True
-        return False
+            how: bytes | None = self._db.get(_GENERATION.pack(partition, ENDED, generation) + id_)
+            if how is not None:
+                return how
+        return None
 
-    def due(self, partition: int, until: int, limit: int, room: int = 1 << 62) -> list[Entry]:
+    def size(self, partition: int) -> int:
+        return self._at(partition).size
+
+    def due(
+        self, partition: int, until: int, limit: int, room: int = 1 << 62, since: int | None = None
+    ) -> list[Entry]:
         here = self._at(partition)
-        rows = self._scan(here.mark, _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
+        start = here.mark if since is None else max(here.fresh, _ORDER.pack(partition, DUE, max(since, 0)))
+        options = ReadOptions()
+        options.set_iterate_upper_bound(_ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
+        rows = self._db.iter(options)  # spelled out, as `_scan` does it: every job that fires passes here
+        rows.seek(start)
         found: list[Entry] = []
-        head: dict[bytes, None] = {}
-        for row, value in islice(rows, limit):
+        head: list[bytes] = []
+        while rows.valid() and len(found) < limit:
+            row, value = rows.key(), rows.value()
             room -= len(value)
             if room < 0 and found:
                 break
-            head[row] = None
-            found.append(_entry(row, value))
-        if head:
-            here.scanned(head, next(reversed(head)))
+            head.append(row)
+            found.append(self._entry(row, value))
+            rows.next()
+        rows.status()
+        del rows, options
+        if head and since is None:
+            here.scanned(dict.fromkeys(head), head[-1])
+        elif head:
+            here.fresh_tail = head[-1]
         return found
+
+    def _entry(self, row: bytes, value: bytes) -> Entry:
+        offset, action, length = _HEAD.unpack_from(value)
+        detail = value[11 : 11 + length]
+        text = self._details.get(detail)  # the same few, over and over
+        if text is None:
+            text = detail.decode()
+            if len(self._details) < DETAILS:
+                self._details[detail] = text
+        fire_at = int.from_bytes(row[3:11], "big")
+        return tuple.__new__(Entry, (row[11:], fire_at, offset, action, value[11 + length :], text))
+
+    def overdue(self, partition: int, until: int, limit: int) -> int:
+        rows = self._scan(self._at(partition).mark, _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
+        return sum(1 for _ in islice(rows, limit))
+
+    def footprint(self) -> int:
+        names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+        return sum(self._db.property_int_value(name) or 0 for name in names)
 
     def next_due(self, partition: int) -> int | None:
         here = self._at(partition)
@@ -188,17 +267,33 @@ class RocksIndex:
         return None
 
     def entries(self, partition: int, after: bytes | None, limit: int) -> list[Entry]:
+        both = heapq.merge(self._plain(partition, after), self._placed(partition, after))
+        return [self._stored(row) for _, row in islice(both, limit)]
+
+    def _plain(self, partition: int, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Record key and row of the entries that have no KEY row; their rows are in the order of their keys."""
+        row = None if after is None else _plain_row(partition, after)
+        start = _PREFIX.pack(partition, DUE) if row is None else row + b"\0"
+        for row, _ in self._scan(start, _PREFIX.pack(partition, DUE + 1)):
+            key = row[11:]
+            if (after is None or key > after) and _plain_row(partition, key) == row:
+                yield key, row
+
+    def _placed(self, partition: int, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Record key and row of the entries that have a KEY row."""
         prefix = _PREFIX.pack(partition, KEY)
         start = prefix if after is None else prefix + after + b"\0"
-        rows = islice(self._scan(start, _PREFIX.pack(partition, KEY + 1)), limit)
-        return [self._stored(_row(partition, place, row[_PREFIX.size :])) for row, place in rows]
+        for row, place in self._scan(start, _PREFIX.pack(partition, KEY + 1)):
+            key = row[_PREFIX.size :]
+            yield key, _row(partition, place, key)
 
     # -- changing ------------------------------------------------------------------------------------------
 
     def apply(self, partition: int, delta: Delta) -> None:
         here = self._at(partition)
         batch = WriteBatch(raw_mode=True)
-        removed = self._change_entries(batch, partition, delta, here)
+        removed = self._remove_rows(batch, partition, delta, here)
+        self._put_rows(batch, partition, delta, here)
         for key, value in delta.facts.items():
             row = _PREFIX.pack(partition, FACT) + key
             if value is None:
@@ -209,38 +304,56 @@ class RocksIndex:
             _remember(batch, partition, delta.ended, here)
         if delta.position is not None:
             batch.put(_PREFIX.pack(partition, POSITION), json.dumps(delta.position).encode())
+        if here.size:
+            batch.put(_PREFIX.pack(partition, SIZE), _SIZE.pack(here.size))
+        elif delta.entries:
+            batch.delete(_PREFIX.pack(partition, SIZE))
         if here.graves >= SWEEP:
             batch.delete_range(_PREFIX.pack(partition, DUE), here.mark)
             here.graves = 0
         self._db.write(batch)
         here.removed(removed)
 
-    def _change_entries(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> list[bytes]:
-        """Write the entries into the batch; the DUE rows it removes."""
-        prefix = _PREFIX.pack(partition, KEY)
+    def _remove_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> list[bytes]:
+        """Delete the rows that entries of the delta replace; those that were due."""
+        prefix, pack, delete = _PREFIX.pack(partition, KEY), _ORDER.pack, batch.delete
         removed: list[bytes] = []
-        for key, (replaced, entry) in delta.entries.items():
-            if replaced is not None:
-                row = _ORDER.pack(partition, DUE, replaced) + key
-                batch.delete(row)
-                removed.append(row)
-                if here.held:  # the delta does not say whether what it replaces was held
-                    batch.delete(_ORDER.pack(partition, HELD, replaced) + key)
-            if entry is None:
-                batch.delete(prefix + key)
+        for key, (replaced, _) in delta.entries.items():
+            if replaced is None:
                 continue
-            kind = HELD if entry.action == Action.HOLD else DUE
-            row = _ORDER.pack(partition, kind, entry.fire_at) + key
-            batch.put(row, _value(entry))
-            batch.put(prefix + key, _PLACE.pack(entry.fire_at, kind))
+            here.size -= key[:1] in JOBS
+            removed.append(pack(partition, DUE, replaced) + key)
+            if here.odd or not key.startswith(JOB):
+                delete(prefix + key)  # put again below, if it stays
+            if here.held:  # the delta does not say whether what it replaces was held
+                delete(pack(partition, HELD, replaced) + key)
+        if len(removed) >= BULK and here.starts_with(removed):
+            batch.delete_range(removed[0], removed[-1] + b"\0")
+        else:
+            for row in removed:
+                delete(row)
+        return removed
+
+    def _put_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> None:
+        prefix, pack, put = _PREFIX.pack(partition, KEY), _ORDER.pack, batch.put
+        for key, (_, entry) in delta.entries.items():
+            if entry is None:
+                continue
+            here.size += key[:1] in JOBS
+            _, fire_at, offset, action, value, detail = entry
+            kind = HELD if action == Action.HOLD else DUE
+            row, told = pack(partition, kind, fire_at) + key, detail.encode()
+            put(row, _HEAD.pack(offset, action, len(told)) + told + value)
+            if row != _plain_row(partition, key):
+                put(prefix + key, _PLACE.pack(fire_at, kind))
+                here.odd = here.odd or key.startswith(JOB)
             if kind == DUE:
                 here.added(row)
             else:
                 here.held = True
-        return removed
 
     def wipe(self, partition: int) -> None:
-        self._db.delete_range(_PREFIX.pack(partition, POSITION), _PREFIX.pack(partition, PAST))
+        self._db.delete_range(_PREFIX.pack(partition, FIRST), _PREFIX.pack(partition, PAST))
         self._partitions.pop(partition, None)
 
     def close(self) -> None:
@@ -257,6 +370,10 @@ def _options() -> Options:
     options = Options(raw_mode=True)  # the other mode pickles values: code execution from a damaged file
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
+    options.set_memtable_prefix_bloom_ratio(0.1)
+    options.set_memtable_whole_key_filtering(True)  # as in the files: a miss costs no search
+    options.set_allow_concurrent_memtable_write(False)  # one thread writes
+    options.set_write_buffer_size(WRITE_BUFFER)
     options.set_keep_log_file_num(2)
     options.add_compact_on_deletion_collector_factory(1000, 250, 0.3)
     return options
@@ -268,6 +385,17 @@ def _damaged(error: str, path: Path) -> bool:
     return lost and (path / "rocksdict-config.json").exists()
 
 
+def _plain_row(partition: int, record_key: bytes) -> bytes | None:
+    """The DUE row of a `j/` record that fires at the instant in its id, as nearly all do: the key says where it
+    stands, so no KEY row need say it."""
+    if not record_key.startswith(JOB):
+        return None
+    try:
+        return _ORDER.pack(partition, DUE, due_in(record_key[2:])) + record_key
+    except Undecodable:
+        return None
+
+
 def _row(partition: int, place: bytes, record_key: bytes) -> bytes:
     fire_at, kind = _PLACE.unpack(place)
     return _ORDER.pack(partition, kind, fire_at) + record_key
@@ -277,27 +405,15 @@ def _fire_at(row: bytes) -> int:
     return int.from_bytes(row[3:11], "big")
 
 
-def _value(entry: Entry) -> bytes:
-    if not entry.detail:
-        return _HEAD.pack(entry.offset, entry.action, 0) + entry.value
-    detail = entry.detail.encode()
-    return _HEAD.pack(entry.offset, entry.action, len(detail)) + detail + entry.value
-
-
-def _entry(row: bytes, value: bytes) -> Entry:
-    fire_at = _fire_at(row)
-    offset, action, length = _HEAD.unpack_from(value)
-    if not length:
-        return Entry(row[11:], fire_at, offset, action, value[11:])
-    cut = 11 + length
-    return Entry(row[11:], fire_at, offset, action, value[cut:], value[11:cut].decode())
-
-
-def _remember(batch: WriteBatch, partition: int, ended: dict[str, int], here: _Due) -> None:
+def _remember(batch: WriteBatch, partition: int, ended: dict[bytes, tuple[int, bytes]], here: _Due) -> None:
     """Put the ids, and forget the generations no look-up covers any more."""
-    for id_, at in ended.items():
-        batch.put(_GENERATION.pack(partition, ENDED, at // GENERATION_MS) + id_.encode(), b"")
-    newest = max(ended.values()) // GENERATION_MS
+    known, prefix, newest = -1, b"", 0
+    for id_, (at, how) in ended.items():
+        generation = at // GENERATION_MS
+        if generation != known:
+            known, prefix = generation, _GENERATION.pack(partition, ENDED, generation)
+            newest = max(newest, generation)
+        batch.put(prefix + id_, how)
     if newest > here.newest:
         here.newest = newest
         kept = _GENERATION.pack(partition, ENDED, max(newest - KEPT, 0))

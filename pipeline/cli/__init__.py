@@ -34,11 +34,13 @@ class Place(NamedTuple):
 COMMANDS: Mapping[str, Place] = {
     "dev": Place("dev", "dev", "Run everything here: a real Kafka, a dispatcher and a worker."),
     "demo": Place("demo", "demo", "Send 1,000 dunning mails through a crash, each exactly once."),
+    "bench": Place("bench", "bench", "Measure it on this machine, each figure beside a bare loop."),
     "topics": Place("topics", "topics", "Create, check or upgrade the topics of an installation."),
     "config": Place("config", "config", "Show every setting, its source and its meaning."),
     "dispatcher": Place("run", "dispatcher", "Run a dispatcher: fires due jobs."),
     "worker": Place("run", "worker", "Run a worker: executes fired jobs."),
-    "job": Place("job", "job", "Create, read and list jobs."),
+    "job": Place("job", "job", "Create, read and change jobs."),
+    "era": Place("era", "era", "Begin a new era, after a group lost its generations."),
     "status": Place("status", "status", "Show who owns what, and which handlers have a worker."),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from pipeline.core.errors import InvalidInput
+
 
 @click.command()
 @click.option(
@@ -11,19 +13,34 @@ import click
     type=click.IntRange(0, 999),
     help="Claim this slot; refused if it is held. Default: the lowest free.",
 )
-def dispatcher(slot: int | None) -> None:
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Run this many, each with a slot of its own; one that crashes is started again.",
+)
+def dispatcher(slot: int | None, processes: int) -> int:
     """Own partitions of the jobs topic and fire what is due, until SIGTERM.
 
     Start as many as you like, on any host: the group shares the partitions out. Events go to stderr, one JSON
-    object a line.
+    object a line. With --processes, signals are passed on, and it exits 4 as soon as one of them refuses to go on.
     """
     from pipeline import tell_dev_store
     from pipeline.config import load_settings
-    from pipeline.service import run_dispatcher
 
+    if processes > 1 and slot is not None:
+        raise InvalidInput("--slot", "is for one process: with --processes each takes the lowest free")
     settings = load_settings()
     tell_dev_store(settings)
+    if processes > 1:
+        from pipeline.cli.several import run_several
+
+        return run_several("dispatcher", processes)
+    from pipeline.service import run_dispatcher
+
     run_dispatcher(settings, slot=slot)
+    return 0
 
 
 @click.command()

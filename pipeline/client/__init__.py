@@ -7,13 +7,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pipeline.client.app import Dueline
-    from pipeline.client.parts import JobFinder, Parts
+    from pipeline.client.commands import JobChange
+    from pipeline.client.parts import Feed, JobFinder, Parts
     from pipeline.client.request import JobOptions, JobRef
 
-__all__ = ["Dueline", "JobFinder", "JobOptions", "JobRef", "Parts"]
+__all__ = ["Dueline", "Feed", "JobChange", "JobFinder", "JobOptions", "JobRef", "Parts"]
 
 _MODULES = {
     "Dueline": "app",
+    "Feed": "parts",
+    "JobChange": "commands",
     "JobFinder": "parts",
     "JobOptions": "request",
     "JobRef": "request",

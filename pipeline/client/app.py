@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from pipeline.client import parts
 from pipeline.config import Settings, load_settings
-from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
+from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.handler import DEFAULT_MAX_ATTEMPTS, Duration, Registry
 from pipeline.core.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    from pipeline.client.commands import JobChange
     from pipeline.client.connection import Connection, Delivery
     from pipeline.client.request import JobOptions, JobRef
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FLUSH_MS = 5_000
+WAIT = "5s"
+"""How long an owner's answer is waited for by default."""
 _log = logging.getLogger("dueline")
 
 
@@ -102,12 +105,25 @@ class Dueline:
         max_attempts, timeout (a duration): override the handler's own.
         serial: jobs of one serial group start one after the other.
         labels, headers: text by name, to list jobs by, and handed on as context.
+        spread: put the job off by up to this duration, the same for the same key or idempotency key, so that
+            jobs meant for one instant do not all start at once.
+        key: identity of the job: while it holds the key there is no second one. Its owner answers `created`, or
+            what it did about the job that holds the key: `existing`, `replaced`, `debounced`, `rejected`.
+        unique: how long the key is held: until the job is `finished` (default), until it has `started`, or for
+            a duration from now.
+        on_conflict: `existing` (default), `replace`, `debounce` (put it off), `reject`; replace and debounce
+            change a job that has not fired.
+        wait: how long the owner's answer is waited for, 5 s by default; then the status is `accepted`: it is
+            stored all the same and not lost.
 
         Raises InvalidInput naming the option, with nothing stored; StoreUnreachable if the store did not
         confirm within 10 s (it may still have the job); Refused if its topics are missing.
         """
         with _unchained:
-            connection, ref, delivery = self._create({"handler": handler, "payload": payload, **options})
+            request = {"handler": handler, "payload": payload, **options}
+            if request.get("key") is not None:
+                return self._create_keyed(request)
+            connection, ref, delivery = self._create(request)
             connection.wait(delivery)
         return ref
 
@@ -119,22 +135,44 @@ class Dueline:
 
         request = {"handler": handler, "payload": payload, **options}
         with _unchained:
+            if request.get("key") is not None:
+                return await self._acreate_keyed(request)
             connection, ref, delivery = await asyncio.to_thread(self._create, request)
             await connection.wait_async(delivery)
         return ref
 
     def _create(self, request: Mapping[str, Any]) -> tuple[Connection, JobRef, Delivery]:
+        connection = self._connected_for(request)
+        return connection, *connection.create(request)
+
+    def _connected_for(self, request: Mapping[str, Any]) -> Connection:
         if self._connection is None:  # what is wrong in it is told without a store
             from pipeline.client.request import check
 
             check(request, self.settings)
-        connection = self._connected()
-        return connection, *connection.create(request)
+        return self._connected()
+
+    def _create_keyed(self, request: Mapping[str, Any]) -> JobRef:
+        from pipeline.client import commands
+
+        connection = self._connected_for(request)
+        sent = commands.send_create(connection, request)
+        return commands.created(sent.command, commands.answer_of(connection, sent))
+
+    async def _acreate_keyed(self, request: Mapping[str, Any]) -> JobRef:
+        import asyncio
+
+        from pipeline.client import commands
+
+        connection = await asyncio.to_thread(self._connected_for, request)
+        sent = await asyncio.to_thread(commands.send_create, connection, request)
+        return commands.created(sent.command, await commands.answer_of_async(connection, sent))
 
     def schedule_many(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[JobRef]:
         """Create many jobs: each item is a mapping with the names of `schedule`. A lazy iterator: jobs are
         created while it is consumed, with bounded memory and up to 8,000 in flight, and each reference comes
-        in order once its record is acknowledged. To create them all: `for ref in app.schedule_many(jobs): …`
+        in order once its record is acknowledged; jobs with a key are `accepted`, their owners' answers are not
+        waited for. To create them all: `for ref in app.schedule_many(jobs): …`
 
         A bad item ends it: the references of all items before it come first (these jobs are stored), then
         InvalidInput naming the item's number, from 1, and the option; nothing from it on is stored.
@@ -162,13 +200,78 @@ class Dueline:
             with connection.reading() as finder:
                 return finder.live_handlers(connection.clock.now())
 
-    def cancel(self, job_id: str) -> NoReturn:
-        """Not yet: InvalidInput."""
-        raise InvalidInput("cancel", "not supported yet")
+    def cancel(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
+        """Ask the owner to cancel the job, and wait for its answer. The outcome is `cancelled`: it did not fire
+        and will not; `stopped`: it fired, and its pending retry was dropped; `too_late`; `not_found`;
+        `unknown`: no answer within `wait`, though the command is stored and will be executed.
 
-    def reschedule(self, job_id: str, *, at: datetime) -> NoReturn:
-        """Not yet: InvalidInput."""
-        raise InvalidInput("reschedule", "not supported yet")
+        `<id>.<incarnation>` names an older incarnation of a job with a key. Raises InvalidInput('id') if the id
+        is malformed; StoreUnreachable.
+        """
+        return self._change("cancel", job_id, wait)
+
+    def reschedule(
+        self,
+        job_id: str,
+        *,
+        at: datetime | str | None = None,
+        in_: Duration | None = None,
+        wait: Duration = WAIT,
+    ) -> JobChange:
+        """Have the job, or its pending retry, due at another time, earlier or later: `rescheduled`, else as
+        `cancel`. InvalidInput naming the option."""
+        return self._change("reschedule", job_id, wait, at=at, in_=in_)
+
+    def update(self, job_id: str, payload: dict[str, Any], *, wait: Duration = WAIT) -> JobChange:
+        """Replace the payload of a job that has not fired: `updated`, else as `cancel`."""
+        return self._change("update", job_id, wait, payload=payload)
+
+    def requeue(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
+        """Run a job once more, at once: `requeued`, its failures forgotten; `brought_forward`: its pending
+        retry runs now; `pending`: it has not fired, nothing was done; `not_found`; `unknown`."""
+        try:
+            return self._change("requeue", job_id, wait)
+        except NotFound:
+            from pipeline.client.commands import NOT_FOUND, JobChange
+
+            return JobChange(id=job_id, outcome=NOT_FOUND)
+
+    async def acancel(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
+        """`cancel` for coroutines."""
+        return await self._achange("cancel", job_id, wait)
+
+    async def areschedule(
+        self,
+        job_id: str,
+        *,
+        at: datetime | str | None = None,
+        in_: Duration | None = None,
+        wait: Duration = WAIT,
+    ) -> JobChange:
+        """`reschedule` for coroutines."""
+        return await self._achange("reschedule", job_id, wait, at=at, in_=in_)
+
+    def _change(self, verb: str, job_id: str, wait: Duration, **options: Any) -> JobChange:
+        from pipeline.client import commands
+
+        with _unchained:
+            commands.check_id(job_id)
+            connection = self._connected()
+            sent = commands.ask(connection, verb, job_id, wait, **options)
+            event = commands.answer_of(connection, sent)
+            return commands.meaning(connection, job_id, event)
+
+    async def _achange(self, verb: str, job_id: str, wait: Duration, **options: Any) -> JobChange:
+        import asyncio
+
+        from pipeline.client import commands
+
+        with _unchained:
+            commands.check_id(job_id)
+            connection = await asyncio.to_thread(self._connected)
+            sent = await asyncio.to_thread(commands.ask, connection, verb, job_id, wait, **options)
+            event = await commands.answer_of_async(connection, sent)
+            return await asyncio.to_thread(commands.meaning, connection, job_id, event)
 
     def result(self, job_id: str, *, wait: str | timedelta | float = 0) -> NoReturn:
         """Not yet: InvalidInput. `get` has the result of a job that succeeded."""

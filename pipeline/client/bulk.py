@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pipeline.client.commands import append_create
 from pipeline.client.connection import Connection, Delivery
 from pipeline.client.request import JobRef
 from pipeline.core.errors import InvalidInput
@@ -21,13 +22,14 @@ IN_FLIGHT = 8
 class Chunk:
     """Jobs whose delivery reports are awaited together. `problem` is what ended the stream behind them."""
 
-    __slots__ = ("bytes", "delivery", "opened", "problem", "refs")
+    __slots__ = ("bytes", "delivery", "opened", "problem", "refs", "report")
 
     def __init__(self, opened: int) -> None:
         self.opened = opened
         self.bytes = 0
         self.refs: list[JobRef] = []
         self.delivery = Delivery()
+        self.report = self.delivery.report  # one object for all of them, see `KafkaAppender`
         self.problem: Exception | None = None
 
     def full(self, monotonic: int) -> bool:
@@ -37,10 +39,18 @@ class Chunk:
             or monotonic - self.opened >= CHUNK_AGE_MS
         )
 
+    def hold(self, ref: JobRef, size: int) -> None:
+        self.refs.append(ref)
+        self.bytes += size
+
     def add(self, connection: Connection, job: Mapping[str, Any]) -> None:
+        """A job that asks for more than `Recorder` knows, as if it were alone."""
+        if job.get("key") is not None:
+            self.hold(*append_create(connection, job, self.report))
+            return
         run = connection.requests.run(job)
-        self.bytes += connection.append(run, self.delivery.report)
-        self.refs.append(JobRef.of(run))
+        size = connection.append(run, self.report)
+        self.hold(JobRef.of(run), size)
 
     def seal(self, problem: Exception | None = None) -> Chunk:
         self.problem = problem
@@ -67,12 +77,24 @@ def schedule_all(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> I
 
 
 def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
-    monotonic = connection.parts.clock.monotonic
+    monotonic, now_at = connection.parts.clock.monotonic, connection.clock.at
+    append, record = connection.parts.appender.append, connection.recorder().record
     chunk = Chunk(monotonic())
     try:
         for number, job in enumerate(jobs, 1):
-            _add(chunk, connection, number, job)
-            if chunk.full(monotonic()):
+            here = monotonic()
+            try:
+                recorded = record(job, now_at(here))
+                if recorded is None:
+                    chunk.add(connection, job)
+            except InvalidInput as error:
+                raise InvalidInput(f"item {number}: {error.field}", error.problem) from error
+            if recorded is not None:
+                ref, put = recorded
+                append(put, chunk.report)
+                chunk.refs.append(ref)
+                chunk.bytes += len(put.value or b"")
+            if chunk.full(here):
                 connection.pump(0)
                 yield chunk.seal()
                 chunk = Chunk(monotonic())
@@ -80,10 +102,3 @@ def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterat
         yield chunk.seal(problem)
     else:
         yield chunk.seal()
-
-
-def _add(chunk: Chunk, connection: Connection, number: int, job: Mapping[str, Any]) -> None:
-    try:
-        chunk.add(connection, job)
-    except InvalidInput as error:
-        raise InvalidInput(f"item {number}: {error.field}", error.problem) from error

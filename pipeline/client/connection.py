@@ -12,12 +12,15 @@ from random import Random
 from typing import Any
 
 from pipeline import codec
+from pipeline.client.answers import Answers
 from pipeline.client.parts import JobFinder, Parts, Report
+from pipeline.client.recorder import Recorder
 from pipeline.client.request import JobRef, Requests
 from pipeline.config import Settings
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import Run
 from pipeline.core.keys import job_key
+from pipeline.core.minting import Mint
 from pipeline.ports import Clock, Put
 
 POLL_MS = 100
@@ -78,8 +81,12 @@ class RecentClock:
 
     def now(self) -> int:
         """Epoch ms; as low a bound of the broker's time as the reading it goes on from."""
+        return self.at(self._clock.monotonic())
+
+    def at(self, monotonic: int) -> int:
+        """`now`, by a reading of the monotonic clock that was just taken."""
         now, at = self._reading
-        elapsed = self._clock.monotonic() - at
+        elapsed = monotonic - at
         if elapsed < RECENT_MS:
             return now + elapsed
         self._reading = self._read()
@@ -94,13 +101,15 @@ class Connection:
         self.parts = parts
         self.layout = parts.load_layout()
         self.clock = RecentClock(parts.clock)
-        random = Random()  # made here, in this process: a copy made by a fork would repeat the parent's ids
+        # Made here, in this process: a copy made by a fork would repeat the parent's ids.
+        self._random = random = Random()
         self.requests = Requests(
             now=self.clock.now,
             random80=lambda: random.getrandbits(80),
             payload_limit=settings.payload_limit,
             default_queue=settings.queue,
         )
+        self.answers = Answers(parts.open_feed, self.layout.partitions)
         self._reads = threading.Lock()
         self._silent = False
         self._pumped = 0.0
@@ -130,6 +139,11 @@ class Connection:
             self.pump(POLL_MS)
         delivery.future.result()
 
+    def recorder(self) -> Recorder:
+        """For one thread that creates many jobs."""
+        mint = Mint(self.layout, self._random.getrandbits)
+        return Recorder(self.requests, self.parts.names.jobs, mint, self.require_queue)
+
     def append(self, run: Run, report: Report) -> int:
         """Queue the record of a new job, at its home; its size. InvalidInput if its queue is unknown."""
         if run.queue not in self.layout.queues:
@@ -138,6 +152,11 @@ class Connection:
         home = self.layout.home(run.job_id)
         self.parts.appender.append(Put(self.parts.names.jobs, home, job_key(run.job_id), value), report)
         return len(value)
+
+    def require_queue(self, queue: str) -> None:
+        """InvalidInput if it is unknown."""
+        if queue not in self.layout.queues:
+            self._look_again(queue)
 
     def _look_again(self, queue: str) -> None:
         """The queue may have been created since the layout was read."""
@@ -197,5 +216,7 @@ class Connection:
         try:
             self.parts.appender.flush(0 if self._silent else timeout_ms)
         finally:
+            self.answers.close()
+            self.parts.clock.close()
             self.parts.appender.close()
             self.parts.reader.close()

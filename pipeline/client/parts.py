@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # so that the package root can set `connector` at little cost
     from pipeline.config import Settings
+    from pipeline.core.job import Run
     from pipeline.core.layout import Layout
     from pipeline.core.names import Names
-    from pipeline.ports import Appender, Clock, Reader
+    from pipeline.ports import Appender, Clock, Reader, Record
 
 Report = Callable[[Exception | None, int, int], None]
 """(error, offset, LogAppendTime) of one record."""
@@ -23,14 +24,37 @@ class JobFinder(Protocol):
         """The job as `dueline job get` shows it. Raises NotFound, InvalidInput, StoreUnreachable."""
         ...
 
+    def run_of(self, job_id: str) -> tuple[Run, int]:
+        """The job as it is to be run once more, and the highest run emitted so far. Raises as `job`."""
+        ...
+
     def live_handlers(self, now: int) -> frozenset[str]:
         """Handlers of workers whose heartbeat is fresh at `now`, the store's clock in ms."""
         ...
 
 
+class Feed(Protocol):
+    """News of one topic, read_committed, from the moment on at which a partition is followed; one thread."""
+
+    def follow(self, partitions: frozenset[int]) -> None:
+        """Follow these too, each from its end as of now."""
+        ...
+
+    @property
+    def following(self) -> frozenset[int]:
+        """Partitions whose end was seen: everything that is appended from now on comes."""
+        ...
+
+    def poll(self, timeout_ms: int) -> Sequence[Record]:
+        """What has come, waiting at most `timeout_ms` for the first."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The outside of a client. `load_layout` raises Refused, StoreUnreachable."""
+    """The outside of a client. `load_layout` raises Refused, StoreUnreachable; `open_feed` is one of `events`."""
 
     appender: Appender
     clock: Clock
@@ -38,6 +62,7 @@ class Parts:
     names: Names
     load_layout: Callable[[], Layout]
     finder: Callable[[Layout], JobFinder]
+    open_feed: Callable[[], Feed]
 
 
 connector: Callable[[Settings], Parts] | None = None

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
-from datetime import datetime
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict
 
 from pipeline.config import Settings
 from pipeline.core.errors import InvalidInput
 from pipeline.core.handler import Duration
+from pipeline.core.hashing import text_hash
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import EARLIEST, LATEST, Run
+from pipeline.core.job import EARLIEST, LATEST, Command, Run
 from pipeline.core.names import check_name
 from pipeline.core.times import aware, instant_of, parse_duration, parse_instant
 
@@ -25,7 +27,9 @@ TEXT_LIMIT = 512
 PAIRS_LIMIT = 64
 ATTEMPTS_LIMIT = 10_000
 
-PLANNED = ("key", "unique", "on_conflict", "priority", "spread", "wait")
+CONFLICTS = ("existing", "replace", "debounce", "reject")
+"""What may be asked for when the key of a new job is taken."""
+PLANNED = ("priority",)
 """Options to come: refused by name until then, for ignoring one would break what it promises."""
 
 
@@ -41,16 +45,49 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int | None
     timeout: Duration | None
     serial: str | None
+    spread: Duration | None
+    key: str | None
+    unique: Duration | None
+    on_conflict: str | None
+    wait: Duration | None
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-_KNOWN = frozenset({"handler", "payload"}) | JobOptions.__annotations__.keys()
+OF_KEYS = frozenset({"key", "unique", "on_conflict", "wait"})
+"""Options of jobs with a key: their create is a command, answered by the owner of the key."""
+WAIT_MS = 5_000
+"""How long an answer is waited for by default."""
+_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+_make = vars(json.encoder).get("c_make_encoder")
+# What `encode` makes anew for each value, at half its cost, kept. Without its look for circles, which end as a
+# RecursionError then. None where this Python has nothing of the kind.
+_pieces: Callable[[Any, int], Iterable[str]] | None = _make and _make(
+    None, _encoder.default, vars(json.encoder)["encode_basestring"], None, ":", ",", False, False, False
+)
+
+
+def _encode(payload: dict[str, Any]) -> bytes:
+    if _pieces is not None:
+        try:
+            return "".join(_pieces(payload, 0)).encode()
+        except Exception:  # noqa: BLE001, S110 -- told again below, in its own words
+            pass
+    return _encoder.encode(payload).encode()
+
+
+_KNOWN = (frozenset({"handler", "payload"}) | JobOptions.__annotations__.keys()) - OF_KEYS
 _handler = lru_cache(maxsize=1024)(lambda name: check_name("handler", name))
 _queue = lru_cache(maxsize=1024)(lambda name: check_name("queue", name))
+_CENTURY_S = 100 * 365 * 86_400
+_DURATION = (str, int, float, timedelta)
+# By type too, since True is 1.
+_delay = lru_cache(maxsize=8192, typed=True)(lambda value: parse_duration("in_", value))
 
 
 class JobRef(NamedTuple):
-    """A created job; `status` is `created`, its record acknowledged; `due_at` is an aware UTC datetime."""
+    """A created job; `due_at` is an aware UTC datetime. `status` is `created`, its record acknowledged; of a job
+    with a key also `existing`, `replaced`, `debounced`, `rejected`, and `accepted`: durable, not answered yet."""
 
     id: str
     status: str
@@ -76,36 +113,76 @@ class Requests:
         """The run-1 record of a new anonymous job. Raises InvalidInput naming the option."""
         if not request.keys() <= _KNOWN:
             _refuse_unknown(request)
+            assert request.get("key") is None, "a job with a key is a command"
         get = request.get
         handler = _name("handler", get("handler"), _handler)
         now = self._now()
-        due_at = _due_at(get("at"), get("in_"), now)
-        id_ = anonymous_id(due_at, self._random80())
+        nominal_at = due_at = due_of_request(get("at"), get("in_"), now)
+        random80 = self._random80()
+        if get("spread") is not None:
+            due_at = _spread(due_at, request, random80)
+        id_ = anonymous_id(due_at, random80)
         return Run(
             job_id=id_,
             occurrence_id=id_,
             due_at=due_at,
-            nominal_at=due_at,
+            nominal_at=nominal_at,
             created_at=now,
             run=1,
             handler=handler,
             queue=_name("queue", get("queue") or self._default_queue, _queue),
-            payload=self._payload(get("payload")),
-            idempotency_key=_text("idempotency_key", get("idempotency_key")) or id_,
+            payload=self.payload(get("payload")),
+            idempotency_key=text_of("idempotency_key", get("idempotency_key")) or id_,
             attempt_limit=_attempts(get("max_attempts")),
             timeout_ms=_timeout(get("timeout")),
-            serial=_text("serial", get("serial")),
-            labels=_pairs("labels", get("labels")),
-            headers=_pairs("headers", get("headers")),
+            serial=text_of("serial", get("serial")),
+            labels=pairs_of("labels", get("labels")),
+            headers=pairs_of("headers", get("headers")),
         )
 
-    def _payload(self, payload: object) -> bytes:
+    def command(self, request: Mapping[str, Any]) -> Command:
+        """The create command of a job with a key. Raises InvalidInput naming the option."""
+        if not request.keys() <= _KNOWN | OF_KEYS:
+            _refuse_unknown(request)
+        get = request.get
+        key = text_of("key", get("key"))
+        return Command(
+            command_id=self._uuid(),
+            verb="create",
+            key=key,
+            handler=_name("handler", get("handler"), _handler),
+            queue=_name("queue", get("queue") or self._default_queue, _queue),
+            payload=self.payload(get("payload")),
+            due_at=_spread(due_of_request(get("at"), get("in_"), self._now()), request, 0),
+            idempotency_key=text_of("idempotency_key", get("idempotency_key")),
+            attempt_limit=_attempts(get("max_attempts")),
+            timeout_ms=_timeout(get("timeout")),
+            serial=text_of("serial", get("serial")),
+            unique=_unique(get("unique")),
+            on_conflict=_conflict(get("on_conflict")),
+            labels=pairs_of("labels", get("labels")),
+            headers=pairs_of("headers", get("headers")),
+        )
+
+    def change(self, verb: str, job_id: str, **fields: Any) -> Command:
+        """A command about a job that there is."""
+        return Command(command_id=self._uuid(), verb=verb, job_id=job_id, **fields)
+
+    def due_at(self, at: object, in_: object) -> int:
+        """The instant asked for, epoch ms. InvalidInput unless it is exactly one of them."""
+        return due_of_request(at, in_, self._now())
+
+    def _uuid(self) -> str:
+        return str(uuid.UUID(int=self._random80() << 48 | self._random80() >> 32, version=4))
+
+    def payload(self, payload: object) -> bytes:
+        """A JSON object as it is stored; InvalidInput('payload')."""
         if payload is None:
             return b"{}"
         if not isinstance(payload, dict):
             raise InvalidInput("payload", f"must be a JSON object, not {type(payload).__name__}")
         try:
-            data = _encode(payload).encode()
+            data = _encode(payload)
         except RecursionError:
             raise InvalidInput("payload", "nested too deeply") from None
         except (TypeError, ValueError) as error:
@@ -119,25 +196,70 @@ class Requests:
 
 def check(request: Mapping[str, Any], settings: Settings) -> None:
     """InvalidInput for whatever is wrong in a request whoever the store is."""
-    Requests(
+    requests = Requests(
         now=lambda: EARLIEST,
         random80=lambda: 0,
         payload_limit=settings.payload_limit,
         default_queue=settings.queue,
-    ).run(request)
+    )
+    wait_ms(request.get("wait"))
+    if request.get("key") is None:
+        requests.run(request)
+    else:
+        requests.command(request)
 
 
-def _due_at(at: object, in_: object, now: int) -> int:
+def wait_ms(wait: object) -> int:
+    """How long an answer is waited for, in ms. InvalidInput('wait')."""
+    return WAIT_MS if wait is None else parse_duration("wait", wait)
+
+
+def due_of_request(at: object, in_: object, now: int) -> int:
+    """The due time in epoch ms of what was given as `at` and `in_`, at `now`. InvalidInput naming the one."""
     if at is not None:
         if in_ is not None:
             raise InvalidInput("at", "excludes in_: give one of them")
         return instant_of("at", at) if isinstance(at, datetime) else parse_instant("at", at)
     if in_ is None:
         raise InvalidInput("at", "missing: say when it is due")
-    due_at = now + parse_duration("in_", in_)
+    if type(in_) is int and 0 <= in_ <= _CENTURY_S:
+        delay = in_ * 1000
+    else:
+        delay = _delay(in_) if isinstance(in_, _DURATION) else parse_duration("in_", in_)
+    due_at = now + delay
     if due_at > LATEST:
         raise InvalidInput("in_", f"{in_!r} from now is after 2200")
     return due_at
+
+
+def _spread(at: int, request: Mapping[str, Any], random: int) -> int:
+    """`at`, put off within the spread that is asked for: by the key, else the idempotency key, so that the same
+    job is put off alike however often it is created; else at random."""
+    spread = request.get("spread")
+    width = 0 if spread is None else parse_duration("spread", spread)
+    if width == 0:
+        return at
+    name = text_of("key", request.get("key")) or text_of("idempotency_key", request.get("idempotency_key"))
+    later = at + (random if name is None else text_hash(name)) % width
+    if later > LATEST:
+        raise InvalidInput("spread", f"{spread!r} goes beyond 2200")
+    return later
+
+
+def _unique(value: object) -> str | None:
+    """How long a key is held: two words, or a duration from the create command on."""
+    if value is None or value in ("finished", "started"):
+        return None if value is None else str(value)
+    try:
+        return f"{parse_duration('unique', value)}ms"
+    except InvalidInput as error:
+        raise InvalidInput("unique", f"is neither finished nor started: {error.problem}") from error
+
+
+def _conflict(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value in CONFLICTS):
+        return value
+    raise InvalidInput("on_conflict", f"{value!r} is none of {', '.join(CONFLICTS)}")
 
 
 def _name(field: str, value: object, check: Callable[[str], str]) -> str:
@@ -146,7 +268,8 @@ def _name(field: str, value: object, check: Callable[[str], str]) -> str:
     return check(value)
 
 
-def _text(field: str, value: object) -> str | None:
+def text_of(field: str, value: object) -> str | None:
+    """`value` if it may stand in a record, None if it is not given. InvalidInput naming `field`."""
     if value is None:
         return None
     if value == "":
@@ -169,13 +292,14 @@ def _clean(field: str, value: object) -> str:
     return value
 
 
-def _pairs(field: str, value: object) -> dict[str, str]:
+def pairs_of(field: str, value: object) -> dict[str, str]:
+    """Labels or headers, empty if not given. InvalidInput naming `field`, or the member."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or len(value) > PAIRS_LIMIT:
         raise InvalidInput(field, f"must map at most {PAIRS_LIMIT} names to text")
     return {
-        _clean(field, _named(field, name)): _clean(f"{field}.{name}", text) for name, text in value.items()
+        _clean(field, _named(field, name)): _clean(f"{field}.{name}", held) for name, held in value.items()
     }
 
 
@@ -205,10 +329,18 @@ def _timeout(value: object) -> int | None:
 def _refuse_unknown(request: Mapping[str, Any]) -> None:
     """Unless all of it is None: a caller that passes an option on without a value asks for nothing."""
     for name in request.keys() - _KNOWN:
-        if name not in PLANNED:
-            close = difflib.get_close_matches(str(name), [*_KNOWN, *PLANNED], n=1)
+        if name in OF_KEYS:
+            _refuse_without_key(name, request)
+        elif name not in PLANNED:
+            close = difflib.get_close_matches(str(name), [*_KNOWN, *OF_KEYS, *PLANNED], n=1)
             raise InvalidInput(
                 str(name) or "''", f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
             )
-        if request[name] is not None:
+        elif request[name] is not None:
             raise InvalidInput(name, "not supported yet")
+
+
+def _refuse_without_key(name: str, request: Mapping[str, Any]) -> None:
+    """A wait is over at once where nobody is asked; the others would promise what only a key can keep."""
+    if name != "wait" and request[name] is not None and request.get("key") is None:
+        raise InvalidInput(name, "needs a key")

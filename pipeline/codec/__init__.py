@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pipeline.codec.commands import decode_json, is_json
+from pipeline.codec.plain import peek_plain
 from pipeline.codec.registry import Codec, Registry, schema_dir
+from pipeline.codec.run_codec import RunCodec
+from pipeline.codec.run_wire import RunHead
 from pipeline.core.job import (
     Ack,
     AttemptRecord,
@@ -52,6 +55,7 @@ __all__ = [
     "decode_command",
     "fingerprints",
     "known",
+    "peek_plain",
     "peek_run",
     "schema_dir",
 ]
@@ -64,19 +68,6 @@ class Era:
     """The era of an installation, on `meta`: the leading part of every fencing token, 0 to 255."""
 
     era: int
-
-
-class RunHead(NamedTuple):
-    """The leading fields of a Run: all that is needed to file it in the index."""
-
-    job_id: str
-    occurrence_id: str
-    due_at: int
-    run: int
-    queue: str
-    handler: str
-    created_at: int
-    serial: str | None
 
 
 _VALUES: tuple[type, ...] = (
@@ -106,7 +97,7 @@ def _codec(value: type[T]) -> Codec[T]:
     return Codec(_RELEASED, f"dueline.{value.__name__}", _TYPES)
 
 
-RUN = _codec(Run)
+RUN = RunCodec(_RELEASED, "dueline.Run", _TYPES)
 COMMAND = _codec(Command)
 KEY_STATE = _codec(KeyState)
 ACK = _codec(Ack)
@@ -120,7 +111,7 @@ DEAD_LETTER = _codec(DeadLetter)
 GROUP_GUARD = _codec(GroupGuard)
 ERA = _codec(Era)
 
-peek_run: Callable[[bytes], RunHead] = RUN.peek(RunHead)
+peek_run: Callable[[bytes], RunHead] = RUN.peek
 """The head of an encoded Run, without reading the rest; errors as of `Codec.decode` for what it sees."""
 
 

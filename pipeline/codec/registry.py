@@ -9,7 +9,7 @@ ever released; in text a fingerprint is its number in 16 hex digits, that of "in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -18,11 +18,10 @@ from typing import Generic, TypeVar
 
 from fastavro import parse_schema, schemaless_reader
 
-from pipeline.codec.shape import HOSTILE, Schema, Shape, read_leading, read_strictly, write
+from pipeline.codec.shape import HOSTILE, Schema, Shape, read_strictly, write
 from pipeline.core.errors import InvalidInput, Undecodable, UnknownFingerprint
 
 T = TypeVar("T")
-H = TypeVar("H")
 
 MAGIC = b"\xc3\x01"
 FRAME = 10
@@ -120,26 +119,6 @@ class Codec(Generic[T]):
         except (*HOSTILE, InvalidInput) as error:
             raise self._undecodable(error) from None
         return value
-
-    def peek(self, head: type[H]) -> Callable[[bytes], H]:
-        """A reader of the leading fields only, those of the NamedTuple `head`; blind to what follows them.
-
-        Looser than `decode`: it builds what the fields say, it does not check how they say it.
-        """
-        fields: tuple[str, ...] = head._fields  # type: ignore[attr-defined]
-        leading = self.schema["fields"][: len(fields)]
-        assert tuple(field["name"] for field in leading) == fields, f"{head} must be a prefix of {self.name}"
-        prefix = {**self.schema, "fields": leading}
-
-        def peek(data: bytes) -> H:
-            if data[:FRAME] != self._frame:
-                data = self._upgraded(data)
-            try:
-                return head(**read_leading(prefix, data, FRAME)[0])
-            except HOSTILE as error:
-                raise self._undecodable(error) from None
-
-        return peek
 
     @cached_property
     def _shape(self) -> Shape:

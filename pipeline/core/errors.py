@@ -55,24 +55,34 @@ class StoreUnreachable(DuelineError):
 
 
 class OwnerError(DuelineError):
-    """Base of what a log adapter raises to a partition's owner."""
+    """Base of what a log adapter raises to a partition's owner. `outcome` is that of the transaction, in one word."""
+
+    outcome: ClassVar[str] = "failed"
 
 
 class RetryStep(OwnerError):
     """Nothing was committed: poll, look at the assignment again, choose again. Not a failure of any job."""
+
+    outcome = "aborted"
 
 
 class OutcomeUnknown(OwnerError):
     """The transaction may or may not have committed: the adapter has replaced its producer, the partitions
     it touched must take over anew before they fire again (H16)."""
 
+    outcome = "unknown"
+
 
 class RebuildClients(OwnerError):
     """The clients are dead (fenced, fatal): close the log, open a new one in this process, with back-off (H17)."""
 
+    outcome = "fenced"
+
 
 class PoisonRecord(OwnerError):
     """A record of this batch can never be appended: bisect, and end the culprit as `dead` (DESIGN §5.8)."""
+
+    outcome = "poison"
 
 
 class RebuildPartition(OwnerError):

@@ -20,6 +20,11 @@ LAYOUT_KEY = b"layout"
 ERA_KEY = b"era"
 """On meta: the era, one for the installation."""
 
+ANONYMOUS = (b"j/", b"a/")
+"""How the record keys of an anonymous job begin: as its creator put it, and after a change."""
+JOB, KEYED, COMMAND, RETRY = b"j/", b"k/", b"c/", b"r/"
+"""How the other record keys begin, where a look at the start is all that is needed."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LIMIT = 1 << 63
@@ -119,6 +124,11 @@ def highest_key(occurrence_id: str) -> bytes:
 
 
 # -- jobs and acks ------------------------------------------------------------------------------------------
+
+
+def holder_key(job_id: bytes) -> bytes:
+    """In the index only: under which key a keyed job stands, since its id holds no more than a hash of it."""
+    return b"i/" + job_id
 
 
 def stopped_key(occurrence_id: str) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.core.errors import InvalidInput, Refused
 from pipeline.core.hashing import murmur2, text_hash
-from pipeline.core.ids import due_of, keyed_home_hash, parse_occurrence
+from pipeline.core.ids import due_in, due_of, keyed_home_hash, parse_occurrence
 from pipeline.core.names import check_name
 
 DEFAULT_SHARDS = 4
@@ -92,6 +92,14 @@ class Layout:
         if id[:1] == "k":
             return keyed_home_hash(id) % self.partitions
         return self.home_of_name(parse_occurrence(id).schedule_id)
+
+    def route(self, id: bytes, queue: str) -> tuple[int, int]:
+        """Home and work partition of an anonymous job without a serial group: both of one hash, for whoever files
+        many. Undecodable if it is no such id, KeyError if there is no such queue."""
+        due_at, hashed = due_in(id), murmur2(id)
+        shard = hashed % self.shards
+        home = shard * self.ring + (due_at // self.bucket_width_ms + self.skew[shard]) % self.ring
+        return home, hashed % self.queues[queue]
 
     def home_of_name(self, name: str) -> int:
         """The home partition of what is placed by its whole text: a job's key, a schedule id."""

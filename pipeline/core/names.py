@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pipeline.core.errors import InvalidInput
 
 NAME = re.compile(r"[a-z0-9._-]{1,80}")
+
+
+@lru_cache(maxsize=4096)
+def legal(name: str) -> bool:
+    """Whether it may be the name of a handler, queue or schedule; remembered, since the same few come over and over."""
+    return NAME.fullmatch(name) is not None
 
 
 def check_name(field: str, name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pipeline.core.job import GroupGuard
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 
@@ -23,6 +24,8 @@ class Site:
     """Half of delete.retention: an index not synced for longer may have missed tombstones (H12)."""
     read_layout: Callable[[], Layout] | None = None
     """Reads the layout anew: queues and schemas are added while dispatchers run."""
+    read_guards: Callable[[], Mapping[int, GroupGuard]] | None = None
+    """Reads the guards of this group anew, by partition; StoreUnreachable after a second. None: there are none."""
     looked_at: int = 0
 
     def look_again(self, now: int) -> bool:

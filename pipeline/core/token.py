@@ -22,6 +22,8 @@ class TokenParts(NamedTuple):
 
 
 _BITS = TokenParts(era=8, run=16, generation=31, attempt=8)
+LAST_ERA = (1 << _BITS.era) - 1
+LAST_RUN = (1 << _BITS.run) - 1
 _LEAST = TokenParts(era=0, run=1, generation=1, attempt=1)
 
 

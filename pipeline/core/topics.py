@@ -24,6 +24,7 @@ from pipeline.core.names import Names, check_name
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 DELETE_RETENTION_MS = 7 * DAY_MS
+WORK_RETENTION_MS = 30 * DAY_MS
 """How long a tombstone stays readable at least: an index synced within half of it has missed none (H12)."""
 FULL_REPLICATION = 3
 PARTITIONS = "partitions"
@@ -110,13 +111,13 @@ def plan(names: Names, layout: Layout, brokers: int) -> list[TopicPlan]:
     plans = [
         meta_plan(names, brokers),
         _topic(names.jobs, partitions, brokers, _compacted(), 2),
-        _topic(names.events, partitions, brokers, _deleted(30 * DAY_MS), 2),
+        _topic(names.events, partitions, brokers, _deleted(WORK_RETENTION_MS), 2),
         _topic(names.dead, partitions, brokers, _deleted(90 * DAY_MS), 4),
         replace(fleet, growable=True),
     ]
-    aged = _deleted(30 * DAY_MS) | _compacted() | {"cleanup.policy": "compact,delete"}
+    aged = _deleted(WORK_RETENTION_MS) | _compacted() | {"cleanup.policy": "compact,delete"}
     for queue, count in sorted(layout.queues.items()):
-        plans.append(_topic(names.work(queue), count, brokers, _deleted(30 * DAY_MS), 2))
+        plans.append(_topic(names.work(queue), count, brokers, _deleted(WORK_RETENTION_MS), 2))
         plans.append(_topic(names.acks(queue), count, brokers, aged, 4))
     return plans
 

@@ -13,6 +13,10 @@ FIXED: dict[str, str] = {
     # What the product asks of any broker.
     "group.min.session.timeout.ms": "3000",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "3000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     # A topic nobody created is a misspelt prefix.
     "auto.create.topics.enable": "false",

@@ -29,6 +29,8 @@ STEADY_S = 10.0
 USAGE_ERROR = 2
 """Exit code of a child that was told nonsense (DESIGN §9): starting it again cannot help.
 Of one that was ready once it is a death like any other: its command line was good."""
+REFUSED = 4
+"""Exit code of a child that the store's state forbids to go on (DESIGN §9)."""
 POLITE_ENDINGS = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 """Of a child that was asked to stop; the last is a JVM's."""
 CHUNK = 65_536
@@ -48,7 +50,7 @@ class Role:
     """A child to keep running. `start` starts it; `running` is the process if it runs already.
 
     The first line of its output that contains `ready` is announced (None: it never says); `stop_timeout_s` is
-    its time after SIGTERM.
+    its time after SIGTERM. `last_codes` are exit codes after which it is not restarted: everything stops.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Role:
     running: subprocess.Popen[bytes] | None = None
     ready: str | None = '"action": "running"'
     stop_timeout_s: float = 10.0
+    last_codes: frozenset[int] = frozenset()
 
 
 def command(name: str, argv: Sequence[str], *, env: Mapping[str, str], stop_timeout_s: float = 10.0) -> Role:
@@ -79,6 +82,7 @@ class _Child:
     started_at: float = 0.0
     quick_deaths: int = 0
     restart_at: float | None = None
+    asked_to_stop: bool = False
     ready: bool = False
     was_ready: bool = False
     """Whether any of its processes was."""
@@ -93,20 +97,24 @@ class _Pipe:
 
 
 class Supervisor:
-    """Runs `roles`, started in this order and stopped in the opposite one. Use from the main thread."""
+    """Runs `roles`, started in this order and stopped in the opposite one, or all at once if `together`. Use from
+    the main thread."""
 
-    def __init__(self, roles: Sequence[Role], printer: Printer) -> None:
+    def __init__(self, roles: Sequence[Role], printer: Printer, *, together: bool = False) -> None:
         self._children = [_Child(role) for role in roles]
         self._printer = printer
         self._selector = selectors.DefaultSelector()
         self._stop_requests = 0
         self._asked_at = -REPEAT_S
-        self._refused = False
+        self._together = together
+        self._refusal = 0
+        """Exit code of a child that will not be restarted."""
         self._stopping = False
         self._all_ready = False
 
     def run(self) -> int:
-        """Run until SIGINT, SIGTERM or SIGHUP (0), or until a child says it was told nonsense (2).
+        """Run until SIGINT, SIGTERM or SIGHUP (0), or until a child says it was told nonsense (2) or ends with one
+        of its last codes (that one).
 
         Nothing is left running when it returns or raises.
         """
@@ -114,13 +122,15 @@ class Supervisor:
             try:
                 for child in self._children:
                     self._start(child, child.role.running)
-                while not self._stop_requests and not self._refused:
+                while not self._stop_requests and not self._refusal:
                     self._step(self._next_restart())
             finally:
                 self._stopping = True
+                for child in self._children if self._together else ():
+                    self._ask_to_stop(child)
                 for child in reversed(self._children):
                     self._stop(child)
-        return USAGE_ERROR if self._refused else 0
+        return self._refusal
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -213,14 +223,20 @@ class Supervisor:
             return
         self._finish(child)
         ending, now = describe_exit(process.returncode), time.monotonic()
-        if process.returncode == USAGE_ERROR and not child.was_ready:
-            self._refused = True
-            self._printer.event(child.role.name, f"refused its command line ({ending}), stopping")
+        if (refusal := self._refusal_of(child, process.returncode)) is not None:
+            self._refusal = process.returncode
+            self._printer.event(child.role.name, f"{refusal} ({ending}), stopping")
             return
         child.quick_deaths = 0 if now - child.started_at >= STEADY_S else child.quick_deaths + 1
         delay = backoff(child.quick_deaths)
         child.restart_at = now + delay
         self._printer.event(child.role.name, f"died ({ending}), restarting in {delay:.1f} s")
+
+    def _refusal_of(self, child: _Child, code: int) -> str | None:
+        """What a child says by ending so, if to start it again cannot help."""
+        if code in child.role.last_codes:
+            return "refused to go on"
+        return "refused its command line" if code == USAGE_ERROR and not child.was_ready else None
 
     def _restart_if_time(self, child: _Child) -> None:
         if not self._stopping and child.restart_at is not None and child.restart_at <= time.monotonic():
@@ -237,12 +253,18 @@ class Supervisor:
                 if not key.fileobj.closed:  # type: ignore[union-attr]  # held by a process that escaped
                     self._close(key.fileobj, key.data)  # type: ignore[arg-type]
 
+    def _ask_to_stop(self, child: _Child) -> None:
+        """Once: a second SIGTERM means at once."""
+        if child.process is not None and child.process.returncode is None and not child.asked_to_stop:
+            child.asked_to_stop = True
+            child.process.terminate()
+
     def _stop(self, child: _Child) -> None:
         """SIGTERM, SIGKILL at its deadline or at a second stop signal; meanwhile output is passed on."""
         process = child.process
         if process is None or process.returncode is not None:
             return
-        process.terminate()
+        self._ask_to_stop(child)
         deadline = time.monotonic() + child.role.stop_timeout_s
         while process.poll() is None and self._stop_requests < 2 and time.monotonic() < deadline:
             self._step(deadline)

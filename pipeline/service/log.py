@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-QUIET = frozenset({"emitted", "acked"})
+QUIET = frozenset({"emitted", "acked", "transaction", "answered", "gauges"})
 """Happen many times a second; metrics count them, a log would drown in them."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from types import FrameType
 
-from pipeline.core.errors import RebuildClients
+from pipeline.core.errors import DuelineError, RebuildClients, StoreUnreachable
 from pipeline.core.retry import RetryPolicy, backoff
 from pipeline.ports import Events
 
@@ -71,17 +71,24 @@ def step_until(step: Callable[[int], int], done: Callable[[], bool]) -> None:
         watchdog.stop()
 
 
-def rebuilding(run_once: Callable[[], None], stop: Stop, events: Events) -> None:
-    """Run until it returns; after a fatal client error build everything anew in this process (H17)."""
+def rebuilding(
+    run_once: Callable[[], None],
+    stop: Stop,
+    events: Events,
+    dismissed: Callable[[DuelineError], None] = lambda error: None,
+) -> None:
+    """Run until it returns; after a fatal client error, which `dismissed` is told, build everything anew in this
+    process (H17). So too while the store cannot be reached: it was when this process started."""
     failures, random = 0, Random()
     while not stop.requested:
         started = time.monotonic()
         try:
             run_once()
-        except RebuildClients as error:
+        except (RebuildClients, StoreUnreachable) as error:
             failures = 1 if time.monotonic() - started > 60 else failures + 1
             delay = backoff(REBUILD, failures, random)
             events.on("rebuild", reason=str(error), delay_ms=delay)
+            dismissed(error)
             time.sleep(delay / 1000)
         else:
             return

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
 from pipeline import __version__
 from pipeline.adapters.executors import HandlerExecutor
-from pipeline.adapters.kafka_admin import load_era, load_layout, topic_admin
+from pipeline.adapters.kafka_admin import TopicAdmin, load_era, load_layout, topic_admin
 from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
-from pipeline.adapters.kafka_log import KafkaGroupLog
+from pipeline.adapters.kafka_meta import GuardReader
+from pipeline.adapters.kafka_settings import is_fenced
 from pipeline.adapters.rocks_index import RocksIndex
-from pipeline.adapters.store_clock import StoreClock
+from pipeline.adapters.store_clock import StoreClock, kafka_clock
 from pipeline.client import Dueline
 from pipeline.config import Settings
-from pipeline.core.errors import InvalidInput
+from pipeline.core.errors import DuelineError, InvalidInput
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
 from pipeline.core.names import check_name
 from pipeline.core.site import Site
 from pipeline.core.topics import DELETE_RETENTION_MS
-from pipeline.dispatcher import Dispatcher
-from pipeline.heartbeat import Pulse
+from pipeline.heartbeat import Pulse, read_fleet
 from pipeline.lane import Desk
-from pipeline.ports import GroupLog, RebalanceListener
+from pipeline.ports import Events, Executor, GroupLog, RebalanceListener
+from pipeline.service.build import Build, chosen_build
 from pipeline.service.log import LogEvents
 from pipeline.service.loop import Stop, rebuilding, step_until
-from pipeline.service.slots import Slot, claimed_slot
+from pipeline.service.observe import Observer, learn_era, observing
+from pipeline.service.slots import Slot, claimed_slot, renamed
 from pipeline.worker import Limits, Worker
 
 LEAVE_MS = 5_000
+COPY_S = 60.0
+"""Fenced again within this time: not an accident."""
 EXECUTOR_MS = 500
 """How long handlers that outlived the drain may still take; the process does not wait for them."""
 
@@ -52,10 +58,13 @@ class Plant:
     cluster_id: str
     topic_id: str
     fleet_partitions: int
-    session_ms: int
+    admin: TopicAdmin
+    sessions: dict[str, int] = field(default_factory=dict)
     appender: KafkaAppender
     clock: StoreClock
-    events: LogEvents
+    events: Events
+    observer: Observer
+    build: Build
 
     def pulse(self) -> Pulse:
         return Pulse(
@@ -63,34 +72,54 @@ class Plant:
             fleet=self.settings.names.fleet,
             partitions=self.fleet_partitions,
             process=self.identity.process,
-            sampled=lambda at: self.clock.sample(at, self.clock.monotonic()),
         )
 
-    def open_log(self, role: str, topic: str, group: str, n: int) -> Callable[[RebalanceListener], GroupLog]:
-        ids = (self.settings.names.transactional_id(role, self.slot.instance, self.slot.number, n),)
-        return lambda listener: KafkaGroupLog(
+    def session_of(self, group: str) -> int:
+        """How long a silent member of the group counts as alive, ms; the store is asked once."""
+        if group not in self.sessions:
+            wanted = self.settings.session_timeout_ms
+            if self.settings.group_protocol == "classic":
+                self.sessions[group] = wanted or self.admin.lowest_session_timeout()
+            else:
+                self.sessions[group] = self.admin.consumer_session(group, wanted)
+        return self.sessions[group]
+
+    def open_log(
+        self, role: str, topic: str, group: str, n: int, session_ms: int
+    ) -> Callable[[RebalanceListener], GroupLog]:
+        names, ring = self.settings.names, self.settings.producers
+        ids = [
+            names.transactional_id(role, self.slot.instance, self.slot.number, n * ring + turn)
+            for turn in range(ring)
+        ]
+        return lambda listener: self.build.log(
             self.settings.require_bootstrap(),
             topic=topic,
             group=group,
             listener=listener,
             transactional_ids=ids,
-            session_timeout_ms=self.session_ms,
+            session_timeout_ms=session_ms,
             client=self.settings.kafka,
             protocol=self.settings.group_protocol,
+            producer=partial(self.build.producer, checkpoint=self.build.checkpoint),
         )
 
 
 @contextmanager
-def plant(settings: Settings, role: str, slot_number: int | None) -> Iterator[Plant]:
-    """Claim a slot, look at the store, start the clock. Raises Refused, StoreUnreachable."""
+def plant(settings: Settings, role: str, slot_number: int | None, stop: Stop) -> Iterator[Plant]:
+    """Claim a slot, look at the store, start the clock. Raises Refused, StoreUnreachable, InvalidInput."""
     os.umask(0o077)
+    build = chosen_build(os.environ)
     with ExitStack() as stack:
         slot = stack.enter_context(claimed_slot(settings.state_dir, role, slot_number))
+        observer = stack.enter_context(observing(settings, role, slot.number, stop, LogEvents(role)))
+        events = observer.metrics
         layout = load_layout(settings)
         admin = topic_admin(settings)
         appender = KafkaAppender(settings.require_bootstrap(), settings.kafka)
         stack.callback(appender.close)
-        clock = StoreClock(appender, settings.names.fleet)
+        clock = kafka_clock(settings.require_bootstrap(), settings.names.fleet, settings.kafka, events)
+        stack.callback(clock.close)
         started_at = clock.now()
         yield Plant(
             settings=settings,
@@ -106,10 +135,43 @@ def plant(settings: Settings, role: str, slot_number: int | None) -> Iterator[Pl
             cluster_id=admin.cluster_id(),
             topic_id=admin.topic_id(settings.names.jobs),
             fleet_partitions=admin.partitions(settings.names.fleet),
-            session_ms=settings.session_timeout_ms or admin.lowest_session_timeout(),
+            admin=admin,
             appender=appender,
             clock=clock,
-            events=LogEvents(role),
+            events=events,
+            observer=observer.of_clock(clock),
+            build=build,
+        )
+
+
+class Tenant:
+    """Who this process is in the store, as it is now: somebody else once it turns out that another process has the
+    same transactional ids, which are those of a copied state directory (DESIGN §5.2). Two processes would end each
+    other's transactions for ever."""
+
+    def __init__(self, plant: Plant) -> None:
+        self.plant = plant
+        self._fenced_at = -COPY_S
+
+    def dismissed(self, error: DuelineError) -> None:
+        """The clients died of this. Fenced twice within a minute: a new instance id."""
+        if not is_fenced(error):
+            return
+        now = time.monotonic()
+        if now - self._fenced_at >= COPY_S:
+            self._fenced_at = now
+            return
+        self._fenced_at = -COPY_S
+        old, slot = self.plant.slot, renamed(self.plant.slot, self.plant.settings.state_dir)
+        self.plant = replace(self.plant, slot=slot)
+        self.plant.events.on(
+            "instance_renamed",
+            process=self.plant.identity.process,
+            old=old.instance,
+            new=slot.instance,
+            slot=slot.number,
+            reason=f"fenced twice within {COPY_S:.0f} s: another process uses our transactional ids, so the state"
+            f" directory {self.plant.settings.state_dir} was copied, or is shared by hosts",
         )
 
 
@@ -117,35 +179,59 @@ def run_dispatcher(settings: Settings, *, slot: int | None = None) -> None:
     """Own partitions of `jobs` and fire what is due, until SIGTERM or SIGINT."""
     stop = Stop()
     stop.listen()
-    with plant(settings, "dispatcher", slot) as site:
-        rebuilding(lambda: _dispatch(site, stop), stop, site.events)
+    with plant(settings, "dispatcher", slot, stop) as first:
+        learn_era(settings, first.observer.metrics)
+        tenant = Tenant(first)
+        rebuilding(lambda: _dispatch(tenant.plant, stop), stop, first.events, tenant.dismissed)
+
+
+def _calm_collector() -> None:
+    """What was made at the start lives on, and a batch is thousands of small objects without a cycle among them:
+    looking for cycles after every 700 of them took a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _dispatch(plant: Plant, stop: Stop) -> None:
     names = plant.settings.names
+    _calm_collector()
+    group = names.dispatcher_group
     with ExitStack() as stack:
+        guards = GuardReader(plant.settings.client_config(), names, group)
+        stack.callback(guards.close)
+        reader = KafkaReader(plant.settings.require_bootstrap(), plant.settings.kafka)
+        stack.callback(reader.close)
         index = RocksIndex(plant.slot.path / "index")
         stack.callback(index.close)
-        dispatcher = Dispatcher(
-            open_log=plant.open_log("dispatcher", names.jobs, names.dispatcher_group, 0),
+        site = Site(
+            names=names,
+            layout=plant.layout,
+            cluster_id=plant.cluster_id,
+            topic_id=plant.topic_id,
+            stale_after_ms=DELETE_RETENTION_MS // 2,
+            read_layout=lambda: load_layout(plant.settings),
+            read_guards=guards,
+        )
+        stack.enter_context(plant.observer.probing(plant.settings, lambda: site.layout.queues))
+        open_log = plant.open_log("dispatcher", names.jobs, group, 0, plant.session_of(group))
+        dispatcher = plant.build.dispatcher(
+            open_log=plant.observer.watching("", open_log, index),
             index=index,
-            site=Site(
-                names=names,
-                layout=plant.layout,
-                cluster_id=plant.cluster_id,
-                topic_id=plant.topic_id,
-                stale_after_ms=DELETE_RETENTION_MS // 2,
-                read_layout=lambda: load_layout(plant.settings),
-            ),
+            site=site,
             clock=plant.clock,
             random=Random(),
             identity=plant.identity,
             pulse=plant.pulse(),
             events=plant.events,
+            rates=plant.settings.rates,
+            fleet=lambda since: read_fleet(reader, names.fleet, since),
+            session_ms=plant.session_of(group),
+            checkpoint=plant.build.checkpoint,
         )
         stack.callback(dispatcher.close)
         plant.events.on("started", process=plant.identity.process, slot=plant.slot.number)
-        step_until(dispatcher.step, lambda: stop.requested)
+        step_until(plant.observer.around(dispatcher.step), lambda: stop.requested)
     plant.events.on("stopped", process=plant.identity.process)
 
 
@@ -153,15 +239,17 @@ def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concu
     """Run handlers of `app` for jobs of `queues`, until SIGTERM or SIGINT; then drain."""
     stop = Stop()
     stop.listen()
-    with plant(settings, "worker", None) as site:
+    with plant(settings, "worker", None, stop) as first:
         for queue in queues:
-            if check_name("queue", queue) not in site.layout.queues:
+            if check_name("queue", queue) not in first.layout.queues:
                 raise InvalidInput(
                     "queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
                 )
         share = max(1, concurrency // len(queues))
-        crews = [Crew(queue, HandlerExecutor(share), share, itertools.count(1)) for queue in queues]
-        rebuilding(lambda: _work(site, stop, app, crews), stop, site.events)
+        count = first.observer.counted
+        crews = [Crew(q, count(q, HandlerExecutor(share)), share, itertools.count(1)) for q in queues]
+        tenant = Tenant(first)
+        rebuilding(lambda: _work(tenant.plant, stop, app, crews), stop, first.events, tenant.dismissed)
         for crew in crews:
             crew.executor.close(EXECUTOR_MS)
 
@@ -170,7 +258,7 @@ class Crew(NamedTuple):
     """The hands of one queue. They outlive a rebuild: a handler that runs cannot be taken back."""
 
     queue: str
-    executor: HandlerExecutor
+    executor: Executor
     concurrency: int
     tickets: Iterator[int]
 
@@ -186,15 +274,20 @@ def _work(plant: Plant, stop: Stop, app: Dueline, crews: Sequence[Crew]) -> None
         plant.events.on(
             "started", process=plant.identity.process, slot=plant.slot.number, queues=[c.queue for c in crews]
         )
-        step_until(lambda patience: _step_all(workers, patience), lambda: stop.requested)
-        _drain(workers, plant)
+        plant.observer.metrics.era(era)
+        step = plant.observer.around(lambda patience: _step_all(workers, patience))
+        step_until(step, lambda: stop.requested)
+        _drain(workers, plant, step)
     plant.events.on("stopped", process=plant.identity.process)
 
 
 def _worker(plant: Plant, app: Dueline, crew: Crew, n: int, reader: KafkaReader, era: int) -> Worker:
     names = plant.settings.names
+    group = names.worker_group(crew.queue)
+    session_ms = plant.session_of(group)
+    open_log = plant.open_log("worker", names.work(crew.queue), group, n, session_ms)
     return Worker(
-        open_log=plant.open_log("worker", names.work(crew.queue), names.worker_group(crew.queue), n),
+        open_log=plant.observer.watching(crew.queue, open_log),
         appender=plant.appender,
         reader=reader,
         executor=crew.executor,
@@ -204,9 +297,9 @@ def _worker(plant: Plant, app: Dueline, crew: Crew, n: int, reader: KafkaReader,
         random=Random(),
         identity=plant.identity,
         pulse=plant.pulse(),
-        events=plant.events,
+        events=plant.observer.metrics.of_queue(crew.queue),
         era=era,
-        limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=plant.session_ms),
+        limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
         tickets=crew.tickets,
     )
 
@@ -217,13 +310,10 @@ def _step_all(workers: Sequence[Worker], patience: int) -> int:
     return min(worker.step(share) for worker in workers)
 
 
-def _drain(workers: Sequence[Worker], plant: Plant) -> None:
+def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int]) -> None:
     """Finish what was started within the drain time-out; the rest goes back unspent when the worker closes."""
     deadline = time.monotonic() + plant.settings.drain_timeout_ms / 1000
     for worker in workers:
         worker.drain()
     plant.events.on("draining", process=plant.identity.process)
-    step_until(
-        lambda patience: _step_all(workers, patience),
-        lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline,
-    )
+    step_until(step, lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline)

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.core.errors import Refused
@@ -64,6 +64,19 @@ def _claim(state_dir: Path, role: str, number: int | None) -> tuple[Slot, int]:
         if number is not None:
             raise Refused(f"slot: {role} slot {number} is held by process {_holder(path / 'lock')}")
     raise Refused(f"slot: all {SLOTS} {role} slots of {state_dir} are taken")
+
+
+def renamed(slot: Slot, state_dir: Path) -> Slot:
+    """The same slot under another instance id: the one that this directory has meanwhile if another process of it
+    was faster, else a fresh one, written for all that start from now on. OSError."""
+    path = state_dir / "instance"
+    instance = path.read_text("ascii").strip()
+    if instance == slot.instance:
+        instance = secrets.token_hex(6)
+        fresh = state_dir / f"instance.{secrets.token_hex(6)}"
+        fresh.write_text(instance, "ascii")
+        fresh.replace(path)
+    return replace(slot, instance=instance)
 
 
 def private(path: Path) -> Path:

@@ -66,7 +66,9 @@ def test_committed_survives_the_member(world: Any) -> None:
 @pytest.mark.parametrize(
     "offsets", [{}, {0: CommittedOffset(-1001)}, {0: CommittedOffset(1), 1: CommittedOffset(-1)}]
 )
-def test_a_commit_without_a_real_offset_is_refused(world: Any, offsets: dict[int, CommittedOffset]) -> None:
+def test_h4_a_commit_without_a_real_offset_is_refused(
+    world: Any, offsets: dict[int, CommittedOffset]
+) -> None:
     """The client would report success, send no offsets, and commit unfenced (H4)."""
     log = world.joined(world.log())
     with pytest.raises(ValueError, match="real offset"):
@@ -80,7 +82,7 @@ def test_offsets_of_a_partition_not_owned_are_refused(world: Any) -> None:
         log.commit([], world.at(99), log.membership())
 
 
-def test_a_stale_generation_is_refused_and_leaves_nothing(world: Any, listener: Any) -> None:
+def test_h2_a_stale_generation_is_refused_and_leaves_nothing(world: Any, listener: Any) -> None:
     a = world.joined(world.log())
     stale = a.membership()
     b = world.log(listener(), ids=("b",))
@@ -167,7 +169,7 @@ def test_an_unknown_topic_is_named(kafka: Any, listener: Any) -> None:
         KafkaGroupLog(kafka.bootstrap, f"{kafka.prefix}.nowhere", "g", listener(), ["x"], 6_000, {})
 
 
-def test_an_open_transaction_hides_what_follows_until_it_is_fenced(kafka: Any) -> None:
+def test_h18_an_open_transaction_hides_what_follows_until_it_is_fenced(kafka: Any) -> None:
     """And its pending offsets are not stable: a new owner must not go on from below them."""
     log = kafka.joined(kafka.log())
     frozen = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{kafka.prefix}.frozen"})

@@ -56,13 +56,13 @@ def test_the_limit_is_kept_and_nothing_is_lost_to_it(world: Any) -> None:
     assert sorted(seen) == sorted(b"k%d" % n for n in range(40))
 
 
-def test_positions_pass_the_markers_at_the_end(world: Any) -> None:
+def test_h15_positions_pass_the_markers_at_the_end(world: Any) -> None:
     log = world.joined(world.log())
     log.commit([world.put(0, "k")], world.at(0), log.membership())
     world.eventually(lambda: log.positions()[0] == 2, log)
 
 
-def test_positions_pass_an_aborted_tail(world: Any) -> None:
+def test_h15_positions_pass_an_aborted_tail(world: Any) -> None:
     log = world.joined(world.log())
     world.abort(log, world.put(0, "aborted"))
     world.eventually(lambda: log.positions()[0] == 2, log)
@@ -115,7 +115,7 @@ def test_start_can_go_back(world: Any) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_position_that_the_log_does_not_hold(world: Any, listener: Any, answered: bool) -> None:
+def test_h13_a_position_that_the_log_does_not_hold(world: Any, listener: Any, answered: bool) -> None:
     """Whether it was the listener's answer or a `start`; the partition can then be started at another one."""
     world.append(world.put(0, "k0"), world.put(1, "k1"))
     log = world.log(listener({0: 100, 1: 0} if answered else {1: 0}))
@@ -139,7 +139,7 @@ def test_a_position_that_the_log_does_not_hold(world: Any, listener: Any, answer
 # -- the group ----------------------------------------------------------------------------------------------
 
 
-def test_no_membership_before_the_first_join(world: Any) -> None:
+def test_h3_no_membership_before_the_first_join(world: Any) -> None:
     """The metadata of that moment would be accepted unfenced (H3)."""
     log = world.log()
     if isinstance(log, KafkaGroupLog):
@@ -173,7 +173,7 @@ def test_a_second_member_takes_half_and_leaves_the_rest_undisturbed(world: Any, 
     assert sorted(keys(world.collect(b, 2))) == sorted(b"after%d" % p for p in revoked)
 
 
-def test_a_partition_that_was_given_up_is_not_delivered_nor_started(world: Any, listener: Any) -> None:
+def test_h33_a_partition_that_was_given_up_is_not_delivered_nor_started(world: Any, listener: Any) -> None:
     a = world.joined(world.log())
     b = world.log(listener({}), ids=("b",))
     world.eventually(lambda: world.owned(a) == world.owned(b) == 2, a, b)

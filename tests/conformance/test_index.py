@@ -50,7 +50,7 @@ def test_an_empty_index_knows_nothing(index: Index) -> None:
     assert index.due(0, 10**13, 10) == []
     assert index.next_due(0) is None
     assert index.entries(0, None, 10) == []
-    assert not index.ended(0, "a", 1_700_000_000_000)
+    assert index.ended(0, b"a", 1_700_000_000_000) is None
 
 
 def test_an_entry_comes_back_as_it_was_put(index: Index) -> None:
@@ -191,32 +191,32 @@ def test_facts(index: Index) -> None:
 
 def end(index: Index, id_: str, at: int) -> None:
     delta = Delta()
-    delta.ended[id_] = at
+    delta.ended[id_.encode()] = at, b"fired"
     index.apply(0, delta)
 
 
 def test_ended_ids_are_remembered_for_half_an_hour_of_log_time(index: Index) -> None:
     at = 1_700_000_000_000
     end(index, "a", at)
-    assert index.ended(0, "a", at)
-    assert index.ended(0, "a", at + MEMORY_MS - 1)
-    assert not index.ended(0, "b", at)
-    assert not index.ended(1, "a", at)
+    assert index.ended(0, b"a", at) == b"fired"
+    assert index.ended(0, b"a", at + MEMORY_MS - 1) == b"fired"
+    assert index.ended(0, b"b", at) is None
+    assert index.ended(1, b"a", at) is None
 
 
 def test_ended_ids_are_remembered_by_a_leader_whose_clock_is_late(index: Index) -> None:
     at = 1_700_000_000_000
     end(index, "a", at)
     end(index, "later", at + MEMORY_MS)
-    assert index.ended(0, "a", at - 60_000)
+    assert index.ended(0, b"a", at - 60_000) == b"fired"
 
 
 def test_ended_ids_are_forgotten_in_the_end(index: Index) -> None:
     at = 1_700_000_000_000
     end(index, "a", at)
     end(index, "b", at + 4 * MEMORY_MS)
-    assert not index.ended(0, "a", at + 4 * MEMORY_MS)
-    assert index.ended(0, "b", at + 4 * MEMORY_MS)
+    assert index.ended(0, b"a", at + 4 * MEMORY_MS) is None
+    assert index.ended(0, b"b", at + 4 * MEMORY_MS) == b"fired"
 
 
 def test_partitions_are_apart(index: Index) -> None:
@@ -235,7 +235,7 @@ def test_wipe_takes_one_partition_and_leaves_it_usable(index: Index) -> None:
         delta.put(entry("j/a", 10), None)
         delta.put(entry("k/h", 10, action=Action.HOLD), None)
         delta.facts[b"h/a"] = b"1"
-        delta.ended["x"] = 1_700_000_000_000
+        delta.ended[b"x"] = 1_700_000_000_000, b"fired"
         delta.position = POSITION
         index.apply(partition, delta)
     index.wipe(0)
@@ -243,7 +243,7 @@ def test_wipe_takes_one_partition_and_leaves_it_usable(index: Index) -> None:
     assert index.fact(0, b"h/a") is None
     assert index.entries(0, None, 10) == []
     assert index.next_due(0) is None
-    assert not index.ended(0, "x", 1_700_000_000_000)
+    assert index.ended(0, b"x", 1_700_000_000_000) is None
     assert index.position(1) == POSITION
     assert len(index.entries(1, None, 10)) == 2
     put(index, entry("j/b", 5))
@@ -268,7 +268,7 @@ def filled(path: Path) -> RocksIndex:
     delta = Delta()
     delta.put(entry("j/a", 10), None)
     delta.put(entry("k/h", 10, action=Action.HOLD), None)
-    delta.ended["x"] = 1_700_000_000_000
+    delta.ended[b"x"] = 1_700_000_000_000, b"fired"
     delta.position = POSITION
     index.apply(3, delta)
     return index
@@ -280,13 +280,13 @@ def test_everything_survives_a_reopen(tmp_path: Path) -> None:
     assert index.wiped is None
     assert index.position(3) == POSITION
     assert index.due(3, 99, 10) == [entry("j/a", 10)]
-    assert index.ended(3, "x", 1_700_000_000_000)
+    assert index.ended(3, b"x", 1_700_000_000_000) == b"fired"
     remove(index, entry("k/h", 10, action=Action.HOLD), partition=3)
     assert index.entries(3, None, 10) == [entry("j/a", 10)]
     index.close()
 
 
-def test_a_scan_leaves_no_iterator_that_would_hold_the_lock(tmp_path: Path) -> None:
+def test_h25_a_scan_leaves_no_iterator_that_would_hold_the_lock(tmp_path: Path) -> None:
     index = filled(tmp_path / "index")
     index.due(3, 99, 1)
     index.next_due(3)

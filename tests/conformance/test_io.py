@@ -1,4 +1,4 @@
-"""The `Appender`, `Reader` and `Clock` ports over memory and the real broker."""
+"""The `Appender` and `Reader` ports over memory and the real broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.adapters import kafka_io
 from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader, check_reachable
-from pipeline.adapters.store_clock import REFRESH_MS, WINDOW_MS, StoreClock
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.ports import Put
 
@@ -100,7 +99,7 @@ def test_reads_may_be_interleaved(world: Any) -> None:
     assert [(a.value(), b.value()) for a, b in pairs] == [(b"0", b"1"), (b"0", b"1")]
 
 
-def test_read_sees_what_was_committed_and_passes_what_was_not(world: Any) -> None:
+def test_h22_read_sees_what_was_committed_and_passes_what_was_not(world: Any) -> None:
     log = world.joined(world.log())
     log.commit([world.put(0, "k", b"committed")], world.at(0), log.membership())
     huge = world.put(0, "huge", b"\0" * (5 * 1024 * 1024))
@@ -203,80 +202,3 @@ def test_reserved_settings_are_refused() -> None:
     for key in ("transactional.id", "enable.idempotence", "isolation.level"):
         with pytest.raises(InvalidInput, match=key):
             KafkaAppender(NOWHERE, {key: "x"})
-
-
-# -- the clock ----------------------------------------------------------------------------------------------
-
-
-def test_the_store_clock_is_never_ahead_of_the_store(world: Any) -> None:
-    clock = StoreClock(world.appender(), world.topic)
-    before = clock.now()
-    stamps: list[int] = []
-    appender = world.appender()
-    appender.append(world.put(1, "k"), lambda error, offset, at: stamps.append(at))
-    appender.flush(10_000)
-    assert before <= stamps[0]
-    assert stamps[0] - before < 5_000
-
-
-class Manual:
-    """An appender whose reports and a monotonic clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.mono = 1_000
-        self.reports: list[Any] = []
-
-    def append(self, put: Put, done: Any = None) -> None:
-        self.reports.append(done)
-
-    def poll(self, timeout_ms: int) -> None:
-        self.mono += timeout_ms
-
-    def clock(self) -> StoreClock:
-        return StoreClock(self, "fleet", monotonic=lambda: self.mono)  # type: ignore[arg-type]
-
-
-def test_the_clock_advances_with_the_monotonic_one_and_keeps_the_best_bound() -> None:
-    parts = Manual()
-    clock = parts.clock()
-    clock.sample(50_000, 1_000)
-    assert clock.now() == 49_999
-    parts.mono = 1_500
-    assert clock.now() == 50_499
-    clock.sample(50_200, 1_500)  # a slow report: a worse bound
-    assert clock.now() == 50_499
-    clock.sample(50_700, 1_500)
-    assert clock.now() == 50_699
-
-
-def test_the_clock_follows_a_step_back_without_going_backwards() -> None:
-    parts = Manual()
-    clock = parts.clock()
-    clock.sample(50_000, parts.mono)
-    first = clock.now()
-    parts.mono += WINDOW_MS + 1
-    clock.sample(49_000, parts.mono)
-    assert clock.now() == first
-    parts.mono += 1_010
-    assert clock.now() == 50_009
-
-
-def test_a_probe_that_is_not_answered() -> None:
-    parts = Manual()
-    with pytest.raises(StoreUnreachable, match="fleet"):
-        parts.clock().now()
-
-
-def test_a_quiet_clock_asks_again_without_waiting() -> None:
-    parts = Manual()
-    clock = parts.clock()
-    clock.sample(50_000, parts.mono)
-    parts.mono += REFRESH_MS - 1
-    clock.now()
-    assert len(parts.reports) == 0
-    parts.mono += 1
-    clock.now()
-    clock.now()
-    assert len(parts.reports) == 1
-    parts.reports[0](None, 0, 60_000)
-    assert clock.now() == 59_999

@@ -41,11 +41,11 @@ class Fleet:
         self.client = Dueline(bootstrap_servers=bootstrap, prefix=prefix, state_dir=str(home / "state"))
         self.reader = KafkaReader(bootstrap)
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", *arguments],
             cwd=self.home,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdout=self._log,
             stderr=self._log,
         )

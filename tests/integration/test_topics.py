@@ -230,7 +230,7 @@ def test_a_missing_topic_stops_everybody_until_upgrade_makes_it(settings: Settin
     assert load_layout(settings).partitions == 4
 
 
-def test_grown_partitions_are_refused_with_the_exact_difference(
+def test_h24_grown_partitions_are_refused_with_the_exact_difference(
     settings: Settings, admin: TopicAdmin
 ) -> None:
     ensure_topics(settings, wish=SMALL)

@@ -13,10 +13,11 @@ import pytest
 from pipeline import Dueline, codec
 from pipeline.adapters.memory import MemoryClock, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster, MemoryRecord
+from pipeline.adapters.memory_feed import MemoryFeed
 from pipeline.client import Parts
 from pipeline.core import keys
 from pipeline.core.errors import StoreUnreachable
-from pipeline.core.job import Ack, AckState, Heartbeat, Run
+from pipeline.core.job import Ack, AckState, Command, Event, Heartbeat, Run
 from pipeline.core.layout import Layout, default_layout
 from pipeline.core.names import Names
 from pipeline.follower import Follower
@@ -31,7 +32,8 @@ Report = Callable[[Exception | None, int, int], None]
 class FakeAppender:
     """An `Appender` that any thread may use, as the real one; reports wait for a `poll`, and for `silent`."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: MemoryCluster, seen: Callable[[MemoryRecord], None]) -> None:
+        self._seen = seen
         self.silent = False
         self.closed = False
         self.refused: Exception | None = None
@@ -44,6 +46,7 @@ class FakeAppender:
             offset, at = -1, -1
             if self.refused is None:
                 record = self._cluster.append(put)
+                self._seen(record)
                 offset, at = record.offset(), record.timestamp()[1]
             if done is not None:
                 error = self.refused
@@ -76,7 +79,11 @@ class Store:
         self.clock = MemoryClock(T0)
         self.cluster = MemoryCluster(self.clock.now)
         self.appenders: list[FakeAppender] = []
+        self.commands: list[Command] = []
+        self.owner: Callable[[Command], Mapping[str, Any] | None] = lambda _command: None
+        """Answers a command with the fields of its event, or with None not at all."""
         self.cluster.create_topic(self.names.jobs, self.layout.partitions)
+        self.cluster.create_topic(self.names.events, self.layout.partitions)
         self.cluster.create_topic(self.names.fleet, 2)
         self.add_queues({"default": 3})
 
@@ -87,7 +94,7 @@ class Store:
             self.cluster.create_topic(self.names.acks(queue), count)
 
     def connect(self, _settings: object = None) -> Parts:
-        self.appenders.append(FakeAppender(self.cluster))
+        self.appenders.append(FakeAppender(self.cluster, self._asked))
         reader = MemoryReader(self.cluster)
         return Parts(
             appender=self.appenders[-1],
@@ -96,7 +103,31 @@ class Store:
             names=self.names,
             load_layout=self._load_layout,
             finder=lambda layout: Follower(reader=reader, names=self.names, layout=layout),
+            open_feed=lambda: MemoryFeed(self.cluster, self.names.events),
         )
+
+    def _asked(self, record: MemoryRecord) -> None:
+        """An owner that executes every command at once."""
+        value = record.value()
+        if not record.key().startswith(b"c/") or value is None:
+            return
+        command = codec.COMMAND.decode(value)
+        assert record.key() == keys.command_key(command.command_id)
+        self.commands.append(command)
+        fields = self.owner(command)
+        if fields is not None:
+            self.tell(record.partition(), command.command_id, **fields)
+
+    def tell(self, partition: int, command_id: str, **fields: Any) -> None:
+        """An answer on `events`."""
+        values = {
+            "id": command_id,
+            "kind": "answer",
+            "at": self.clock.now(),
+            "command_id": command_id,
+            **fields,
+        }
+        self._append(self.names.events, partition, command_id.encode(), codec.EVENT.encode(Event(**values)))
 
     def _load_layout(self) -> Layout:
         if not self.cluster.reachable:

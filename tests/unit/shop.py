@@ -80,9 +80,7 @@ class Shop:
             clock=self.clock,
             random=Random(name),
             identity=Identity(process=name, host="h", pid=1, version="0", started_at=0),
-            pulse=Pulse(
-                appender=appender, fleet=NAMES.fleet, partitions=1, process=name, sampled=lambda _: None
-            ),
+            pulse=Pulse(appender=appender, fleet=NAMES.fleet, partitions=1, process=name),
             events=self.told,
             era=1,
             limits=Limits(**limits),

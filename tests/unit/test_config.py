@@ -340,3 +340,25 @@ def test_the_page_of_settings_names_every_variable_with_its_default() -> None:
 
 def _default(value: object) -> str:
     return f"`{value}`" if value not in (None, []) else "—"
+
+
+@pytest.mark.parametrize("given", [{"kafka": {"group.instance.id": "me"}}, {}])
+def test_static_membership_is_refused_wherever_it_is_asked_for_h19(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """A static member comes back with the generation it had: two processes would hold equal tokens."""
+    if not given:
+        monkeypatch.setenv("DUELINE_KAFKA__GROUP_INSTANCE_ID", "me")
+    with pytest.raises(InvalidInput, match=r"group\.instance\.id is owned by the protocol"):
+        load_settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("0", "not within 1"), ("9", "not within"), ("two", "whole number")]
+)
+def test_a_ring_has_between_one_and_eight_producers(
+    monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    monkeypatch.setenv("DUELINE_PRODUCERS", text)
+    with pytest.raises(InvalidInput, match=problem):
+        load_settings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -12,17 +13,17 @@ from pipeline import codec
 from pipeline.adapters.memory import CommitFault, MemoryAppender, MemoryClock, MemoryGroupLog
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_index import MemoryIndex
-from pipeline.adapters.store_clock import WINDOW_MS, StoreClock
+from pipeline.choice import BATCH_BYTES
 from pipeline.core import keys
 from pipeline.core.errors import PoisonRecord, RetryStep
 from pipeline.core.identity import Identity
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import DeadLetter, Run
+from pipeline.core.job import Command, DeadLetter, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.dispatcher import BATCH_BYTES, UNDECIDED_MS, Dispatcher
+from pipeline.dispatcher import UNDECIDED_MS, Dispatcher
 from pipeline.heartbeat import Pulse
 from pipeline.ports import Put
 
@@ -75,7 +76,6 @@ class House:
                 fleet=NAMES.fleet,
                 partitions=1,
                 process=name,
-                sampled=lambda _: None,
             ),
             events=self.told,
         )
@@ -146,7 +146,9 @@ def test_a_second_dispatcher_shares_the_partitions_and_kept_ones_keep_running(ho
     assert {*first.states.values(), *second.states.values()} == {PartitionState.RUNNING}
 
 
-def test_an_open_transaction_of_an_earlier_owner_holds_the_takeover_until_it_is_fenced(house: House) -> None:
+def test_h18_an_open_transaction_of_an_earlier_owner_holds_the_takeover_until_it_is_fenced(
+    house: House,
+) -> None:
     house.job()
 
     def die(stage: str, _id: str) -> None:
@@ -184,7 +186,7 @@ def test_our_own_id_is_never_fenced(house: House) -> None:
 
 
 @pytest.mark.parametrize("fault", list(CommitFault))
-def test_whatever_becomes_of_a_commit_the_job_fires_once(house: House, fault: CommitFault) -> None:
+def test_h16_whatever_becomes_of_a_commit_the_job_fires_once(house: House, fault: CommitFault) -> None:
     dispatcher = house.dispatcher("d")
     steps(dispatcher)
     house.job()
@@ -214,6 +216,36 @@ def test_a_record_the_broker_never_takes_is_found_and_buried_and_the_others_fire
     assert {run.job_id for run in house.fired()} == {run.job_id for run in others}
     (letter,) = house.dead()
     assert (letter.run, letter.reason) == (culprit, "unappendable")
+
+
+def test_a_cancel_in_the_first_half_of_a_bisected_batch_holds_in_the_second(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = house.dispatcher("d")
+    steps(dispatcher)
+    commit, work, sizes = house.logs["d"].commit, NAMES.work("default"), []
+
+    def refuse(puts: Sequence[Put], offsets: Any, membership: Any) -> None:
+        sizes.append(len(puts))
+        if any(put.topic == work and b"poison" in (put.value or b"") for put in puts):
+            raise PoisonRecord("too large")
+        commit(puts, offsets, membership)
+
+    monkeypatch.setattr(house.logs["d"], "commit", refuse)
+    jobs = [house.job(due_in=1_000) for _ in range(40)]
+    house.job(due_in=1_000, payload=b'"poison"')
+    steps(dispatcher)
+    cancelled = jobs[::4]
+    for run in cancelled:
+        command = Command(command_id=str(uuid.uuid4()), verb="cancel", job_id=run.job_id)
+        home, key = LAYOUT.home(run.job_id), keys.command_key(command.command_id)
+        house.client.append(Put(NAMES.jobs, home, key, codec.COMMAND.encode(command)))
+    house.clock.advance(1_000)
+    steps(dispatcher, 30)
+    wanted = {run.job_id for run in jobs} - {run.job_id for run in cancelled}
+    assert {run.job_id for run in house.fired()} == wanted
+    assert len(house.dead()) == 1
+    assert len(sizes) < 25, "found by halving, not by trying"
 
 
 def test_a_batch_that_is_too_much_for_its_time_out_gets_smaller_until_it_passes(
@@ -253,7 +285,7 @@ def test_a_transaction_holds_no_more_bytes_than_its_limit(
     assert max(sizes) <= BATCH_BYTES + 1_100_000
 
 
-def test_a_log_that_lost_the_position_means_a_rebuild(house: House) -> None:
+def test_h13_a_log_that_lost_the_position_means_a_rebuild(house: House) -> None:
     index = MemoryIndex()
     steps(house.dispatcher("d", index))
     house.logs["d"].close()
@@ -268,7 +300,7 @@ def test_a_log_that_lost_the_position_means_a_rebuild(house: House) -> None:
     assert [fired.job_id for fired in house.fired()] == [run.job_id]
 
 
-def test_an_announced_unknown_schema_stops_its_partition_and_no_other(house: House) -> None:
+def test_h27_an_announced_unknown_schema_stops_its_partition_and_no_other(house: House) -> None:
     dispatcher = house.dispatcher("d")
     strange = b"\xc3\x01" + bytes(8)
     layout = dispatcher._site.layout
@@ -288,6 +320,19 @@ def _announcing(layout: Any, fingerprint: str) -> Any:
     return replace(layout, fingerprints=(fingerprint,))
 
 
+def test_h12_the_index_of_an_idle_partition_does_not_grow_stale(house: House) -> None:
+    index = MemoryIndex()
+    dispatcher = house.dispatcher("d", index)
+    steps(dispatcher)
+    first = index.position(0)
+    house.clock.advance(2 * 3_600_000)
+    steps(dispatcher)
+    second = index.position(0)
+    assert first is not None
+    assert second is not None
+    assert (second.offset, second.synced_at) == (first.offset, house.clock.now())
+
+
 def test_a_heartbeat_tells_partitions_and_states(house: House) -> None:
     dispatcher = house.dispatcher("d")
     steps(dispatcher)
@@ -298,38 +343,3 @@ def test_a_heartbeat_tells_partitions_and_states(house: House) -> None:
     assert codec.HEARTBEAT.decode(values[-1]).process == "d"
     dispatcher.close()
     assert house.values(NAMES.fleet)[-1] == b""
-
-
-class SlowAppender(MemoryAppender):
-    """Its reports take a round trip, as they do on a network."""
-
-    def __init__(self, house: House) -> None:
-        super().__init__(house.cluster)
-        self._house = house
-        self._ready_at = 0
-
-    def append(self, put: Put, done: Any = None) -> None:
-        self._ready_at = self._house.clock.monotonic() + 8
-        super().append(put, done)
-
-    def poll(self, timeout_ms: int) -> None:
-        if timeout_ms or self._house.clock.monotonic() >= self._ready_at:
-            super().poll(timeout_ms)
-
-
-def test_a_clock_that_only_hears_heartbeats_keeps_up(house: House) -> None:
-    """A report taken at the next heartbeat makes the sample, and every job, a second late."""
-    appender = SlowAppender(house)
-    clock = StoreClock(appender, NAMES.fleet, monotonic=house.clock.monotonic)
-    dispatcher = house.dispatcher("d")
-    dispatcher._pulse = Pulse(
-        appender=appender,
-        fleet=NAMES.fleet,
-        partitions=1,
-        process="d",
-        sampled=lambda at: clock.sample(at, house.clock.monotonic()),
-    )
-    clock.now()
-    while house.clock.monotonic() < 2 * WINDOW_MS:  # until the first probe counts no more
-        house.clock.advance(max(1, dispatcher.step(0)))
-    assert house.clock.now() - clock.now() < 50

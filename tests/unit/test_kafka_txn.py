@@ -109,9 +109,28 @@ REPLACED = ["purge", "close", "new", "init_transactions"]
 SENT = ["begin", "produce", "produce", "flush", "send_offsets_to"]
 
 
-def test_the_order_of_a_transaction(cluster: Cluster, producer: TransactionalProducer) -> None:
+def test_h5_the_order_of_a_transaction(cluster: Cluster, producer: TransactionalProducer) -> None:
     commit(producer)
     assert cluster.calls == [*SENT, "commit"]
+
+
+def test_every_step_of_a_transaction_passes_the_checkpoint_in_its_order(cluster: Cluster) -> None:
+    producer = TransactionalProducer({"transactional.id": "x"}, checkpoint=cluster.calls.append)
+    cluster.calls.clear()
+    commit(producer)
+    steps = ["begun", "produced", "flushed", "offsets_sent", "committed"]
+    after = ["begin", "produce", "flush", "send_offsets_to", "commit"]
+    assert [call for call in cluster.calls if call in steps] == steps
+    assert [cluster.calls[cluster.calls.index(step) - 1] for step in steps] == after
+
+
+def test_an_aborted_transaction_passes_no_further_step(cluster: Cluster) -> None:
+    passed: list[str] = []
+    producer = TransactionalProducer({"transactional.id": "x"}, checkpoint=passed.append)
+    cluster.fail("send_offsets_to", ABORTABLE)
+    with pytest.raises(RetryStep):
+        commit(producer)
+    assert passed == ["begun", "produced", "flushed"]
 
 
 @pytest.mark.parametrize("call", ["begin", "send_offsets_to"])
@@ -140,7 +159,7 @@ def test_an_abortable_error_aborts(cluster: Cluster, producer: Any, call: str) -
 
 
 @pytest.mark.parametrize("call", ["begin", "produce", "send_offsets_to", "commit"])
-def test_a_fatal_error_rebuilds_the_clients(cluster: Cluster, producer: Any, call: str) -> None:
+def test_h17_a_fatal_error_rebuilds_the_clients(cluster: Cluster, producer: Any, call: str) -> None:
     cluster.fail(call, FATAL)
     with pytest.raises(RebuildClients):
         commit(producer)
@@ -169,14 +188,14 @@ def test_any_other_error_before_the_end_replaces_the_producer(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("raised", [RETRIABLE, ABORTABLE, OTHER, FENCED])
-def test_a_commit_that_raised_is_unknown(cluster: Cluster, producer: Any, raised: Exception) -> None:
+def test_h16_a_commit_that_raised_is_unknown(cluster: Cluster, producer: Any, raised: Exception) -> None:
     cluster.fail("commit", raised)
     with pytest.raises(OutcomeUnknown):
         commit(producer)
     assert cluster.calls == [*SENT, "commit", *REPLACED]
 
 
-def test_a_slow_commit_is_unknown_though_it_succeeded(cluster: Cluster, producer: Any) -> None:
+def test_h6_a_slow_commit_is_unknown_though_it_succeeded(cluster: Cluster, producer: Any) -> None:
     cluster.fail("commit", cluster.slow(1.1))
     with pytest.raises(OutcomeUnknown):
         commit(producer)
@@ -191,7 +210,9 @@ def test_a_commit_within_a_second_is_clean(cluster: Cluster, producer: Any) -> N
 
 
 @pytest.mark.parametrize("abort", [[RETRIABLE], [OTHER], [ABORTABLE], ["slow"]])
-def test_an_abort_that_was_not_clean_taints_the_producer(cluster: Cluster, producer: Any, abort: Any) -> None:
+def test_h6_an_abort_that_was_not_clean_taints_the_producer(
+    cluster: Cluster, producer: Any, abort: Any
+) -> None:
     cluster.fail("send_offsets_to", ABORTABLE)
     cluster.fail("abort", *(cluster.slow(1.1) if fault == "slow" else fault for fault in abort))
     with pytest.raises(RetryStep):

@@ -9,64 +9,16 @@ import pytest
 
 from pipeline import codec
 from pipeline.adapters.memory_cluster import MemoryRecord
-from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.core import keys
 from pipeline.core.errors import StopPartition
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Event, Highest, Run, Takeover
-from pipeline.core.layout import default_layout
-from pipeline.core.names import Names
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.partition import CREATION_LIMIT_MS, Emission, Partition
-from pipeline.ports import Action, Entry, Put
-
-NOW = 1_790_000_000_000
-NAMES = Names("t")
-LAYOUT = default_layout(queues={"default": 12})
-SITE = Site(names=NAMES, layout=LAYOUT, cluster_id="c", topic_id="t", stale_after_ms=1_000_000)
-
-
-def run_of(job_id: str, **changes: Any) -> Run:
-    run = Run(
-        job_id=job_id,
-        occurrence_id=job_id,
-        due_at=NOW + 5_000,
-        run=1,
-        queue="default",
-        handler="email.send",
-        created_at=NOW,
-        nominal_at=NOW + 5_000,
-        idempotency_key=job_id,
-        payload=b"{}",
-    )
-    return replace(run, **changes)
-
-
-class Owner:
-    """A partition with an index and a log that a test writes, record by record."""
-
-    def __init__(self, number: int, site: Site = SITE, index: MemoryIndex | None = None) -> None:
-        self.index = index or MemoryIndex()
-        self.partition = Partition(number, site=site, index=self.index)
-        self.number = number
-        self.offset = 0
-
-    def read(self, key: bytes, value: bytes | None, *, at: int = NOW, headers: Any = None) -> int:
-        record = MemoryRecord(Put(NAMES.jobs, self.number, key, value, headers), self.offset, at, None)
-        self.partition.ingest([record], self.offset + 1, at)
-        self.offset += 1
-        return self.offset - 1
-
-    def entry(self, key: bytes) -> Entry:
-        found = self.index.entry(self.number, key)
-        assert found is not None
-        return found
-
-    def settle(self, key: bytes) -> Emission:
-        emission = self.partition.emit([self.entry(key)], NOW)
-        self.partition.applied(emission)
-        return emission
+from pipeline.fold import CREATION_LIMIT_MS
+from pipeline.partition import Partition
+from pipeline.ports import Action, Put
+from tests.unit.owner import LAYOUT, NAMES, NOW, SITE, Owner, run_of
 
 
 @pytest.fixture
@@ -135,7 +87,7 @@ def test_a_job_that_can_never_be_right_ends_as_dead_with_its_payload(
 ) -> None:
     key, run = keys.job_key(job_id), run_of(job_id, **changes)
     base = owner.read(key, value_of(run))
-    assert owner.entry(key).fire_at == 0
+    assert owner.entry(key).fire_at == base
     dead, tombstone = owner.settle(key).puts
     letter = codec.DEAD_LETTER.decode(dead.value or b"")
     assert (dead.topic, letter.reason, letter.run, letter.source_offset) == ("t.dead", reason, run, base)
@@ -174,7 +126,7 @@ def test_a_header_that_the_client_cannot_decode_is_no_header(owner: Owner, job_i
     assert owner.entry(keys.job_key(job_id)).detail.startswith("too_old")
 
 
-def test_bytes_that_nobody_can_read_are_kept_under_their_place(owner: Owner, job_id: str) -> None:
+def test_h27_bytes_that_nobody_can_read_are_kept_under_their_place(owner: Owner, job_id: str) -> None:
     key = keys.job_key(job_id)
     base = owner.read(key, b"\xc3\x01garbage")
     dead, tombstone = owner.settle(key).puts
@@ -191,7 +143,9 @@ def test_a_key_of_no_known_form_is_quarantined(owner: Owner, key: bytes) -> None
     assert owner.entry(key).action == Action.DEAD
 
 
-def test_a_schema_that_was_announced_but_is_unknown_stops_the_partition(owner: Owner, job_id: str) -> None:
+def test_h27_a_schema_that_was_announced_but_is_unknown_stops_the_partition(
+    owner: Owner, job_id: str
+) -> None:
     strange = b"\xc3\x01" + bytes(range(8)) + b"rest"
     fingerprint = f"{int.from_bytes(bytes(range(8)), 'little'):016x}"
     site = replace(SITE, layout=replace(LAYOUT, fingerprints=(fingerprint,)))
@@ -208,7 +162,7 @@ def test_a_record_at_the_wrong_partition_is_moved_home_and_remembered(owner: Own
     moved, tombstone = stray.settle(key).puts
     assert (moved.topic, moved.partition, moved.key, moved.value) == ("t.jobs", owner.number, key, value)
     assert tombstone.partition == stray.number
-    assert stray.index.ended(stray.number, job_id, NOW)
+    assert stray.index.ended(stray.number, job_id.encode(), NOW) == b"moved"
 
 
 def test_a_moved_record_may_be_older_than_the_creation_limit(owner: Owner, job_id: str) -> None:
@@ -217,7 +171,7 @@ def test_a_moved_record_may_be_older_than_the_creation_limit(owner: Owner, job_i
     assert owner.entry(key).action == Action.FIRE
 
 
-def test_a_copy_that_comes_after_its_job_ended_is_dropped_and_told(owner: Owner, job_id: str) -> None:
+def test_h9_a_copy_that_comes_after_its_job_ended_is_dropped_and_told(owner: Owner, job_id: str) -> None:
     key, value = keys.job_key(job_id), value_of(run_of(job_id))
     owner.read(key, value)
     owner.settle(key)
@@ -230,7 +184,7 @@ def test_a_copy_that_comes_after_its_job_ended_is_dropped_and_told(owner: Owner,
     work = f"default/{LAYOUT.work_partition('default', job_id)}".encode()
     assert (tombstone.value, tombstone.headers) == (
         None,
-        [("end", b"duplicate"), ("base", b"2"), ("work", work)],
+        [("end", b"fired"), ("base", b"2"), ("work", work)],
     )
     assert isinstance(told, Event)
 
@@ -242,7 +196,7 @@ def test_a_copy_while_the_job_waits_changes_only_the_base(owner: Owner, job_id: 
     assert [e.offset for e in owner.index.due(owner.number, NOW + 5_000, 10)] == [second]
 
 
-def test_reading_back_the_own_tombstone_changes_nothing(owner: Owner, job_id: str) -> None:
+def test_h8_reading_back_the_own_tombstone_changes_nothing(owner: Owner, job_id: str) -> None:
     key = keys.job_key(job_id)
     owner.read(key, value_of(run_of(job_id)))
     owner.settle(key)
@@ -251,8 +205,8 @@ def test_reading_back_the_own_tombstone_changes_nothing(owner: Owner, job_id: st
     assert owner.index.entries(owner.number, None, 10) == before == []
 
 
-def test_what_a_later_version_writes_is_kept(owner: Owner) -> None:
-    key = keys.command_key("01234567-89ab-cdef-0123-456789abcdef")
+def test_h11_what_a_later_version_writes_is_kept(owner: Owner) -> None:
+    key = keys.schedule_key("nightly")
     owner.read(key, b"anything")
     assert owner.entry(key).action == Action.HOLD
     assert owner.index.due(owner.number, NOW * 2, 10) == []
@@ -261,10 +215,12 @@ def test_what_a_later_version_writes_is_kept(owner: Owner) -> None:
 # -- retries ------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_is_emitted_as_the_next_run_and_the_highest_run_remembered(owner: Owner, job_id: str) -> None:
+def test_h11_a_retry_is_emitted_as_the_next_run_and_the_highest_run_remembered(
+    owner: Owner, job_id: str
+) -> None:
     key, run = keys.retry_key(job_id, 1), run_of(job_id, run=2, due_at=NOW + 9_000, failures=1)
     owner.read(key, value_of(run))
-    highest, work, tombstone = owner.settle(key).puts
+    work, highest, tombstone = owner.settle(key).puts
     assert codec.RUN.decode(work.value or b"") == run
     assert highest.key == keys.highest_key(job_id)
     assert codec.HIGHEST.decode(highest.value or b"").run == 2
@@ -303,7 +259,7 @@ def takeover(nonce: str) -> Takeover:
     return Takeover(process="p", transactional_ids=("id-1",), generation=3, nonce=nonce, at=NOW)
 
 
-def test_only_the_own_takeover_record_makes_a_partition_run(owner: Owner, job_id: str) -> None:
+def test_h1_only_the_own_takeover_record_makes_a_partition_run(owner: Owner, job_id: str) -> None:
     owner.read(keys.job_key(job_id), value_of(run_of(job_id, due_at=NOW)))
     put = owner.partition.takeover(takeover("mine"))
     owner.partition.asked(0)
@@ -316,7 +272,7 @@ def test_only_the_own_takeover_record_makes_a_partition_run(owner: Owner, job_id
     assert len(owner.partition.due(NOW, 10, 1 << 20)) == 1
 
 
-def test_after_an_unknown_outcome_the_old_record_does_not_count(owner: Owner) -> None:
+def test_h16_after_an_unknown_outcome_the_old_record_does_not_count(owner: Owner) -> None:
     put = owner.partition.takeover(takeover("mine"))
     owner.partition.asked(0)
     owner.partition.take_over_anew()
@@ -336,7 +292,9 @@ def test_after_an_unknown_outcome_the_old_record_does_not_count(owner: Owner) ->
     ],
     ids=["cluster", "topic", "layout", "stale"],
 )
-def test_an_index_of_another_log_or_time_is_wiped(owner: Owner, job_id: str, site: Site, later: int) -> None:
+def test_h12_h13_an_index_of_another_log_or_time_is_wiped(
+    owner: Owner, job_id: str, site: Site, later: int
+) -> None:
     owner.read(keys.job_key(job_id), value_of(run_of(job_id)))
     again = Partition(owner.number, site=site, index=owner.index)
     assert again.open(NOW + later) == 0
@@ -349,7 +307,7 @@ def test_an_index_that_fits_goes_on_where_it_stood(owner: Owner, job_id: str) ->
     assert again.open(NOW + SITE.stale_after_ms - 1) == 1
 
 
-def test_records_delivered_again_are_not_folded_again(owner: Owner, job_id: str) -> None:
+def test_h33_records_delivered_again_are_not_folded_again(owner: Owner, job_id: str) -> None:
     key = keys.job_key(job_id)
     owner.read(key, value_of(run_of(job_id)))
     owner.settle(key)

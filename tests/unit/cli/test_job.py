@@ -81,13 +81,17 @@ def test_a_payload_comes_from_a_file_or_stdin(dueline: Any, store: Any, tmp_path
         (("h", "--now", "--max-attempts", "x"), "--max-attempts"),
         (("h", "--now", "--timeout", "0s"), "--timeout"),
         (("h", "--now", "--idempotency-key", "a\0b"), "--idempotency-key"),
-        (("h", "--now", "--key", "k"), "--key: not supported yet"),
-        (("h", "--now", "--unique", "started"), "--unique: not supported yet"),
-        (("h", "--now", "--wait", "5s"), "--wait: not supported yet"),
+        (("h", "--now", "--key", ""), "--key: is empty"),
+        (("h", "--now", "--key", "k" * 513), "--key: has 513 bytes"),
+        (("h", "--now", "--key", "k", "--unique", "soon"), "--unique: is neither finished nor started"),
+        (("h", "--now", "--key", "k", "--on-conflict", "win"), "--on-conflict: 'win' is none of"),
+        (("h", "--now", "--unique", "started"), "--unique: needs a key"),
+        (("h", "--now", "--on-conflict", "reject"), "--on-conflict: needs a key"),
+        (("h", "--now", "--wait", "5"), "--wait: '5' is no duration"),
+        (("h", "--now", "--spread", "wide"), "--spread: 'wide' is no duration"),
         (("h", "--now", "--priority", "1"), "--priority: not supported yet"),
-        (("h", "--now", "--key"), "--key: not supported yet"),
-        (("h", "--unique", "--now"), "--unique: not supported yet"),
-        (("h", "--now", "--wait"), "--wait: not supported yet"),
+        (("h", "--now", "--key"), "--key"),
+        (("h", "--now", "--wait"), "--wait"),
         (("h", "--now", "--priority"), "--priority: not supported yet"),
         (("h", "--file", "-"), "--file"),
         (("--now", "--file", "-"), "--file"),
@@ -161,7 +165,8 @@ def test_a_file_may_be_stdin(dueline: Any, store: Any) -> None:
         ({"handler": "h", "in": "soon"}, "line 4: in: "),
         ({"handler": "h", "at": "2030-01-01T00:00:00"}, "line 4: at: "),
         ({"in": "1s"}, "line 4: handler: missing"),
-        ({"handler": "h", "in": "1s", "key": "k"}, "line 4: key: not supported yet"),
+        ({"handler": "h", "in": "1s", "key": ""}, "line 4: key: is empty"),
+        ({"handler": "h", "in": "1s", "unique": "started"}, "line 4: unique: needs a key"),
         ({"handler": "h", "in": "1s", "priority": 1}, "line 4: priority: not supported yet"),
         ({"handler": "h", "in": "1s", "nonsense": 1}, "line 4: nonsense: unknown option"),
         ({"handler": "h", "in": "1s", "queue": "nosuch"}, "line 4: queue: "),
@@ -256,7 +261,6 @@ def test_list_is_one_object_a_line(dueline: Any, store: Any) -> None:
     [
         (("--status", "succeeded"), "--status: succeeded is not supported yet"),
         (("--status", "nonsense"), "--status"),
-        (("--key-prefix", "k"), "--key-prefix: not supported yet"),
         (("--due-from", "x"), "--due-from"),
         (("--due-to", "2030-01-01T00:00:00"), "--due-to"),
         (("--label", "x"), "--label"),
@@ -267,12 +271,6 @@ def test_a_bad_filter_names_its_option(dueline: Any, words: tuple[str, ...], tol
     ran = dueline("job", "list", *words)
     assert (ran.code, ran.out) == (2, "")
     assert told in ran.err
-
-
-@pytest.mark.parametrize("name", ["cancel", "reschedule", "requeue", "why"])
-def test_what_is_not_there_yet_is_refused_by_name(dueline: Any, name: str) -> None:
-    ran = dueline("job", name, "j1", "--stop", "--at", "x")
-    assert (ran.code, ran.out, ran.err) == (2, "", f"dueline: job {name}: not supported yet\n")
 
 
 def test_two_times_are_refused_in_the_words_of_the_command_line(dueline: Any, store: Any) -> None:

@@ -98,6 +98,42 @@ def test_a_slow_source_sees_its_references_soon(
     assert len(told) == 10
 
 
+def test_jobs_of_every_kind_keep_their_order(store: Any, app: Any) -> None:
+    """One that asks for more goes another way to the same log."""
+    jobs = [{"handler": f"h{n}", "in_": 60, **({"spread": "5s"} if n % 3 else {})} for n in range(20)]
+    refs = list(app.schedule_many(jobs))
+    handlers = {run.job_id: run.handler for run in store.runs()}
+    assert [handlers[ref.id] for ref in refs] == [job["handler"] for job in jobs]
+
+
+def test_every_record_stands_at_its_home_under_its_key(store: Any, app: Any) -> None:
+    refs = {ref.id for ref in app.schedule_many(items(1_500))}
+    for record in store.jobs():
+        job_id = record.key().removeprefix(b"j/").decode()
+        assert job_id in refs
+        assert record.partition() == store.layout.home(job_id)
+
+
+def test_a_delay_counts_from_when_the_source_gives_the_job(store: Any, app: Any) -> None:
+    began = store.clock.now()
+
+    def source() -> Iterator[dict[str, Any]]:
+        for _ in range(3):
+            store.clock.advance(30_000)
+            yield {"handler": "h", "in_": 60}
+
+    refs = list(app.schedule_many(source()))
+    assert [ref.due_at.timestamp() * 1000 - began for ref in refs] == [90_000, 120_000, 150_000]
+
+
+def test_a_queue_made_meanwhile_is_found_and_an_unknown_one_named(store: Any, app: Any) -> None:
+    job = {"handler": "h", "in_": 1, "queue": "mail"}
+    with pytest.raises(InvalidInput, match=r"^item 1: queue: 'mail' is unknown"):
+        list(app.schedule_many([job]))
+    store.add_queues({"mail": 2})
+    assert len(list(app.schedule_many([job, job]))) == 2
+
+
 def test_a_record_that_was_refused_ends_it(store: Any, app: Any) -> None:
     app.schedule("h", in_="1s")
     store.appenders[0].refused = StoreUnreachable("gone")

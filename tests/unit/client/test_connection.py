@@ -31,6 +31,7 @@ def test_the_time_goes_on_from_a_recent_reading_and_is_read_anew_after_it() -> N
     assert recent.now() == 2_000_000
     clock.here = RECENT_MS + 5
     assert recent.now() == 2_000_005
+    assert recent.at(RECENT_MS + 7) == 2_000_007
 
 
 @given(before=st.integers(0, 5), after=st.integers(0, 5), bad=st.none() | st.integers(0, 9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.client.request import PLANNED, JobOptions, JobRef, Requests
 from pipeline.core.errors import InvalidInput
+from pipeline.core.hashing import text_hash
 from pipeline.core.ids import due_of
 from pipeline.core.job import EARLIEST, LATEST
 
@@ -176,3 +178,103 @@ def test_the_reference_tells_the_instant_that_is_stored(at: int) -> None:
 
 def test_every_declared_option_is_accepted() -> None:
     requests().run({"handler": "h", "payload": {}, **dict.fromkeys(JobOptions.__annotations__), "at": AT})
+
+
+# -- spread -------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_puts_off_within_it_and_keeps_the_nominal_time() -> None:
+    run = requests().run({"handler": "h", "at": AT, "spread": "30s", "idempotency_key": "invoice-55"})
+    assert run.nominal_at == AT_MS
+    assert run.due_at == AT_MS + text_hash("invoice-55") % 30_000 == due_of(run.job_id)
+    again = requests(random80=lambda: 7).run(
+        {"handler": "h", "at": AT, "spread": "30s", "idempotency_key": "invoice-55"}
+    )
+    assert again.due_at == run.due_at
+
+
+def test_a_spread_without_any_key_is_by_the_random_part_of_the_id() -> None:
+    for random80 in (0, 12_345, 2**80 - 1):
+        run = requests(random80=lambda n=random80: n).run({"handler": "h", "at": AT, "spread": "30s"})
+        assert run.due_at == AT_MS + random80 % 30_000
+
+
+def test_a_spread_of_zero_or_none_is_none() -> None:
+    for spread in ("0s", None, 0):
+        run = requests().run({"handler": "h", "at": AT, "spread": spread})
+        assert run.due_at == run.nominal_at == AT_MS
+
+
+@pytest.mark.parametrize(
+    "request_", [{"spread": "wide"}, {"spread": -1}, {"at": "2199-12-31T23:59:59Z", "spread": "2w"}]
+)
+def test_a_bad_spread_names_itself(request_: dict[str, Any]) -> None:
+    assert refused({"idempotency_key": "x", **request_}).field == "spread"
+
+
+# -- jobs with a key ----------------------------------------------------------------------------------------
+
+
+def test_a_job_with_a_key_is_a_command_with_all_that_was_asked_for() -> None:
+    command = requests().command(
+        {
+            "handler": "email.send",
+            "payload": {"to": "a@b"},
+            "in_": "1m",
+            "key": "invoice-55",
+            "unique": timedelta(minutes=10),
+            "on_conflict": "debounce",
+            "idempotency_key": "i",
+            "queue": "mail",
+            "labels": {"a": "1"},
+            "headers": {"h": "2"},
+            "max_attempts": 3,
+            "timeout": "2s",
+            "serial": "s",
+            "wait": "1s",
+            "spread": None,
+        }
+    )
+    uuid.UUID(command.command_id)
+    assert (command.verb, command.key, command.job_id) == ("create", "invoice-55", None)
+    assert (command.due_at, command.delay_ms) == (NOW + 60_000, None)
+    assert (command.unique, command.on_conflict) == ("600000ms", "debounce")
+    assert (command.handler, command.payload, command.queue) == ("email.send", b'{"to":"a@b"}', "mail")
+    assert (command.idempotency_key, command.attempt_limit, command.timeout_ms) == ("i", 3, 2_000)
+    assert (command.serial, command.labels, command.headers) == ("s", {"a": "1"}, {"h": "2"})
+
+
+def test_a_spread_of_a_job_with_a_key_is_by_the_key() -> None:
+    given = {"handler": "h", "at": AT, "spread": "30s", "key": "invoice-55", "idempotency_key": "other"}
+    assert requests().command(given).due_at == AT_MS + text_hash("invoice-55") % 30_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("key", ""),
+        ("key", "a\0b"),
+        ("key", "\ud800"),
+        ("key", "x" * 513),
+        ("key", 55),
+        ("unique", "soon"),
+        ("unique", True),
+        ("unique", ""),
+        ("on_conflict", "win"),
+        ("on_conflict", ["existing"]),
+        ("handler", "NO"),
+        ("queue", "no/such"),
+        ("priority", 1),
+        ("nonsense", 1),
+    ],
+)
+def test_a_bad_value_of_a_job_with_a_key_names_its_option(field: str, value: object) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        requests().command({"handler": "h", "at": AT, "key": "k", field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["unique", "on_conflict"])
+def test_what_only_a_key_can_keep_needs_one(name: str) -> None:
+    assert "needs a key" in str(refused({name: "started"}))
+    requests().run({"handler": "h", "at": AT, name: None, "key": None})

@@ -130,3 +130,20 @@ def test_a_command_without_a_uuid_makes_no_id():
 def test_a_schedule_occurrence_that_cannot_be_read_back_is_not_made():
     with pytest.raises(ValueError, match="is no job or occurrence id"):
         ids.schedule_occurrence("daily", 1, "g", "manual", 0)
+
+
+@given(st.integers(0, (1 << 48) - 1), st.integers(0, (1 << 80) - 1))
+def test_the_instant_is_read_from_the_bytes_of_an_id_as_from_its_text(due, random):
+    id_ = ids.anonymous_id(due, random)
+    assert ids.due_in(id_.encode()) == ids.due_of(id_) == due
+
+
+@given(st.binary(max_size=30) | st.text("j018zilou-", min_size=27, max_size=27).map(str.encode))
+def test_bytes_are_an_id_exactly_where_their_text_is_one(data):
+    try:
+        expected = ids.due_of(data.decode())
+    except (Undecodable, UnicodeDecodeError):
+        with pytest.raises(Undecodable):
+            ids.due_in(data)
+    else:
+        assert ids.due_in(data) == expected

@@ -84,7 +84,7 @@ def test_all_occurrences_of_a_schedule_live_with_it(layout, incarnation, nominal
 
 @pytest.mark.parametrize("owner_count", range(2, 9))
 @pytest.mark.parametrize("method", ["range", "modulo"])
-def test_every_bucket_is_spread_over_the_owners(owner_count, method):
+def test_h28_every_bucket_is_spread_over_the_owners(owner_count, method):
     """Counted here anew, from ids: no bucket's partitions are more than one off an even spread."""
     owner_of = _range_owner if method == "range" else lambda partition, count: partition % count
     for bucket in range(DEFAULT.ring):
@@ -205,3 +205,18 @@ def test_a_given_size_gets_its_own_layout():
         fingerprints=("ab",),
         product_version="1.0",
     )
+
+
+@given(st.integers(0, (1 << 48) - 1), st.integers(0, (1 << 80) - 1))
+def test_a_route_is_the_home_and_the_work_partition_of_one_hash(due, random):
+    layout, id_ = default_layout(queues={"default": 12, "mail": 5}), ids.anonymous_id(due, random)
+    for queue in layout.queues:
+        assert layout.route(id_.encode(), queue) == (layout.home(id_), layout.work_partition(queue, id_))
+
+
+def test_a_route_needs_an_id_and_a_queue():
+    layout = default_layout()
+    with pytest.raises(Undecodable):
+        layout.route(b"j" + b"!" * 26, "default")
+    with pytest.raises(KeyError):
+        layout.route(ids.anonymous_id(0, 0).encode(), "nowhere")

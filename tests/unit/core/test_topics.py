@@ -68,7 +68,7 @@ def test_meta_comes_first_and_does_not_depend_on_the_layout() -> None:
 
 
 @pytest.mark.parametrize("name", planned())
-def test_what_every_topic_has(name: str) -> None:
+def test_h30_h32_what_every_topic_has(name: str) -> None:
     settings = planned()[name].settings
     assert settings["message.timestamp.type"] == "LogAppendTime"
     assert settings["unclean.leader.election.enable"] == "false"
@@ -89,7 +89,9 @@ def test_what_every_topic_has(name: str) -> None:
         ("t.fleet", "delete", 1 / 24, 2),
     ],
 )
-def test_what_is_kept_and_how_long(name: str, policy: str, retention: float | None, message_mib: int) -> None:
+def test_h21_what_is_kept_and_how_long(
+    name: str, policy: str, retention: float | None, message_mib: int
+) -> None:
     settings = planned()[name].settings
     assert settings["cleanup.policy"] == policy
     assert settings["max.message.bytes"] == str(message_mib * MIB)
@@ -102,7 +104,7 @@ def test_what_is_kept_and_how_long(name: str, policy: str, retention: float | No
 
 
 @pytest.mark.parametrize(("brokers", "replication", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (9, 3, 2)])
-def test_copies_follow_the_number_of_brokers(brokers: int, replication: int, in_sync: int) -> None:
+def test_h32_copies_follow_the_number_of_brokers(brokers: int, replication: int, in_sync: int) -> None:
     assert replication_of(brokers) == replication
     assert in_sync_of(replication) == in_sync
     for topic in plan(NAMES, LAYOUT, brokers):
@@ -144,7 +146,7 @@ def every_setting() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "setting"), every_setting())
-def test_every_setting_is_compared(name: str, setting: str) -> None:
+def test_h32_every_setting_is_compared(name: str, setting: str) -> None:
     topic = planned()[name]
     live = as_planned(topic)
     (wrong,) = differences(topic, replace(live, settings={**live.settings, setting: "other"}))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.dev import supervisor
-from pipeline.dev.supervisor import Role, Supervisor, backoff, command
+from pipeline.dev.supervisor import REFUSED, Role, Supervisor, backoff, command
 
 READY = """print('{"action": "running"}', flush=True)"""
 WAIT = "import time; time.sleep(600)"
@@ -117,6 +118,31 @@ def test_a_child_that_always_fails_is_tried_ever_more_slowly(monkeypatch: pytest
     assert Supervisor([role("failing", "import sys; sys.exit(1)")], script).run() == 0
     deaths = [event for event in script.events if "died" in event]
     assert deaths == [f"failing died (code 1), restarting in {delay} s" for delay in ("0.1", "0.1", "0.2")]
+
+
+def test_a_child_that_refuses_ends_everything_with_its_code_even_once_it_was_ready(
+    ended: Callable[[int], bool],
+) -> None:
+    script = Script(lambda *_: None)
+    bad = replace(role("bad", f"import sys; {READY}; sys.exit(4)"), last_codes=frozenset({REFUSED}))
+    assert Supervisor([role("good", POLITE), bad], script).run() == REFUSED == 4
+    assert "bad refused to go on (code 4), stopping" in script.events
+    assert all(ended(pid) for pid in script.pids)
+
+
+def test_together_all_are_asked_to_stop_before_any_has_ended_and_each_once() -> None:
+    counted = (
+        "import signal, time; asked = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n" + READY + "\n"
+        "while not asked: time.sleep(0.01)\n"
+        "print('asked', flush=True)\n"
+        "time.sleep(0.3)\n"
+        "print('times', len(asked), flush=True)\n"
+    )
+    script = Script(when(2, "ready", lambda _: interrupt()))
+    assert Supervisor([role("first", counted), role("second", counted)], script, together=True).run() == 0
+    said = [line for _, line in script.lines if not line.startswith("{")]
+    assert said == ["asked", "asked", "times 1", "times 1"]
 
 
 def test_a_child_that_was_told_nonsense_ends_everything(ended: Callable[[int], bool]) -> None:

@@ -1,0 +1,173 @@
+"""Which due entries the next transaction settles: lanes, rates and the size of a batch (DESIGN §5.10).
+
+The queue of a partition is read from its front: what the owner owes at once, then jobs in order of due time. While a
+backlog fills a batch by itself, what is due now gets a lane of its own beside it, so a catch-up delays nobody; and the
+transaction is kept short, since all behind it on the same work partitions wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.core.job import EARLIEST
+from pipeline.core.rates import Rates
+from pipeline.partition import Partition
+from pipeline.ports import Action, Entry
+
+BATCH_LIMIT = 8_000
+"""Jobs of one transaction at most."""
+FIRST_LIMIT = 2_000
+LEAST_LIMIT = 100
+"""However slow the store is, a batch need not be smaller than this for its sake."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""And this many bytes: a transaction that a slow link cannot take within its time would be tried for ever."""
+ON_TIME_MS = 1_000
+"""A job that is overdue for less is on time: it goes before a backlog."""
+SHARED_MS, ALONE_MS = 50, 200
+"""How long a batch may take while jobs on time or commands wait behind it, and while nothing does."""
+SHARED_FOR_MS = 2_000
+"""A backlog shares the way for so long after anything else was last seen beside it."""
+THROTTLED_MS = 10
+
+Chosen = list[tuple[Partition, list[Entry]]]
+
+
+class Choice:
+    """What one dispatcher settles next. Times are ms by the store's clock."""
+
+    def __init__(self, rates: Rates | None = None) -> None:
+        self._rates = rates or Rates()
+        self._limit = FIRST_LIMIT
+        self._turn = 0
+        self._shared_until = 0
+        self._slots: dict[str, float] = {}
+        """By queue: when the next run may be emitted to it."""
+        self._tokens, self._filled_at = 0.0, 0
+        self.throttled = False
+        """Whether overdue jobs wait for their rate alone."""
+
+    def next(self, running: Sequence[Partition], now: int, share: float) -> Chosen:
+        """The entries of the next transaction; `share` = the part of all partitions that run here."""
+        self.throttled = False
+        self._refill(now, share)
+        chosen, full = self._front(self._ready(running, now), now)
+        fresh = self._on_time(full, now)
+        if full and (fresh or any(entries and entries[0].fire_at < EARLIEST for _, entries in chosen)):
+            self._shared_until = now + SHARED_FOR_MS
+        # One list for a partition: a command at its front may be about a job in its lane.
+        whole = [(p, entries + fresh.pop(p.number, [])) for p, entries in chosen]
+        return [(p, kept) for p, entries in whole if (kept := self._paced(p, entries, now, share))]
+
+    def _ready(self, running: Sequence[Partition], now: int) -> list[Partition]:
+        """Those where something is due; another one first each time, so that a full one cannot starve the others."""
+        ready = [p for p in running if (due := p.next_due()) is not None and due <= now]
+        turn = self._turn % len(ready) if ready else 0
+        self._turn += 1
+        return ready[turn:] + ready[:turn]
+
+    def _front(self, running: Sequence[Partition], now: int) -> tuple[Chosen, list[Partition]]:
+        """Entries from the front of each queue, and the partitions where jobs on time may stand behind them."""
+        chosen: Chosen = []
+        full: list[Partition] = []
+        left, room = self._limit, BATCH_BYTES
+        for i, partition in enumerate(running):
+            if left <= 0 or room <= 0:
+                break
+            quota = max(1, left // (len(running) - i))
+            entries = partition.due(now, quota, room)
+            if not entries:
+                continue
+            taken = len(entries)
+            left -= taken
+            room -= sum(len(entry.value) for entry in entries)
+            overdue = entries[-1].fire_at < now - ON_TIME_MS
+            if overdue:
+                entries = self._throttle(entries, now)
+            if overdue and (self.throttled or left <= 0 or room <= 0 or taken >= quota):
+                full.append(partition)
+            chosen.append((partition, entries))
+        return chosen, full
+
+    def _on_time(self, full: Sequence[Partition], now: int) -> dict[int, list[Entry]]:
+        """By partition: the lane of jobs on time, where a backlog stands before them."""
+        lanes: dict[int, list[Entry]] = {}
+        for partition in full:
+            share = max(1, BATCH_LIMIT // len(full))
+            entries = partition.due(now, share, BATCH_BYTES // len(full), now - ON_TIME_MS)
+            if entries:
+                lanes[partition.number] = entries
+        return lanes
+
+    # -- rates --------------------------------------------------------------------------------------------------
+
+    def _refill(self, now: int, share: float) -> None:
+        rate = self._rates.catchup
+        if rate is None:
+            return
+        passed = min(max(now - self._filled_at, 0), 1_000)
+        self._tokens = min(self._tokens + passed * rate * share / 1000, max(rate * share, 1.0))
+        self._filled_at = now
+
+    def _throttle(self, entries: list[Entry], now: int) -> list[Entry]:
+        """What of these the catch-up rate lets pass; what is no overdue job always does."""
+        if self._rates.catchup is None:
+            return entries
+        passed = []
+        for entry in entries:
+            if EARLIEST < entry.fire_at < now - ON_TIME_MS:
+                if self._tokens < 1:
+                    self.throttled = True
+                    continue
+                self._tokens -= 1
+            passed.append(entry)
+        return passed
+
+    def _paced(self, partition: Partition, entries: list[Entry], now: int, share: float) -> list[Entry]:
+        """What the rates of their queues let pass. The others get the next free place of their queue, and come
+        again then: a queue that is full holds up no other."""
+        rates = self._rates.queues
+        if not rates:
+            return entries
+        passed, later = [], []
+        for entry in entries:
+            queue = entry.detail.rpartition("/")[0] if entry.action == Action.FIRE else ""
+            rate = rates.get(queue)
+            if rate is None:
+                passed.append(entry)
+                continue
+            slot = max(self._slots.get(queue, 0.0), float(now))
+            self._slots[queue] = slot + 1000 / (rate * share)
+            if slot <= now:
+                passed.append(entry)
+            else:
+                later.append(entry._replace(fire_at=int(slot), action=Action.GRANTED))
+        partition.postpone(later)
+        return passed
+
+    # -- the size of a batch --------------------------------------------------------------------------------------
+
+    def took(self, jobs: int, ms: int, now: int) -> None:
+        """A batch of so many entries took so long from choice to commit: the next one is sized by it."""
+        aim = SHARED_MS if now < self._shared_until else ALONE_MS
+        if ms > aim:
+            self._limit = max(LEAST_LIMIT, min(self._limit, jobs * aim // ms))
+        elif jobs * 2 > self._limit:
+            self._limit = min(BATCH_LIMIT, self._limit * 2)
+
+    def refused(self, jobs: int) -> None:
+        """A transaction did not go through: this may have been too much for its time, or for one record in it."""
+        self._limit = max(1, jobs // 2)
+
+
+def halves(chosen: Chosen, size: int) -> list[tuple[Chosen, int]]:
+    """The first `size` entries and the others, each with their number."""
+    first: Chosen = []
+    second: Chosen = []
+    left = size
+    for partition, entries in chosen:
+        if left > 0:
+            first.append((partition, entries[:left]))
+        if len(entries) > left:
+            second.append((partition, entries[max(left, 0) :]))
+        left -= len(entries)
+    return [(half, sum(len(entries) for _, entries in half)) for half in (first, second) if half]

@@ -1,0 +1,53 @@
+"""`--processes N`: a parent that keeps N processes of one role running, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+
+from pipeline.dev.process import spawn
+from pipeline.dev.supervisor import REFUSED, Role, Supervisor
+from pipeline.service.log import LogEvents
+
+STOP_TIMEOUT_S = 30.0
+
+
+def run_several(role: str, count: int) -> int:
+    """Run `dueline ROLE` `count` times until SIGTERM or SIGINT, which all get at once. The exit code: 0, or that of
+    a process that refused.
+
+    Each claims a slot of its own by file lock. They write to our stdout and stderr themselves. On Linux they die
+    with this process even if it is killed.
+    """
+    # -P: a directory `pipeline` where the user stands must not hide this package.
+    argv = [sys.executable, "-P", "-m", "pipeline", role]
+    start = partial(spawn, argv, env=os.environ, stdout=1, stderr=2)
+    roles = [
+        Role(
+            name=f"{role}/{n}",
+            start=start,
+            ready=None,
+            stop_timeout_s=STOP_TIMEOUT_S,
+            last_codes=frozenset({REFUSED}),
+        )
+        for n in range(count)
+    ]
+    return Supervisor(roles, EventPrinter(LogEvents("parent")), together=True).run()
+
+
+@dataclass(frozen=True, slots=True)
+class EventPrinter:
+    """What becomes of the processes, as events like their own."""
+
+    events: LogEvents
+
+    def event(self, role: str, text: str) -> None:
+        self.events.on("process", name=role, text=text)
+
+    def line(self, role: str, text: str) -> None:
+        """Never: they write for themselves."""
+
+    def all_ready(self) -> None:
+        """Never: they say so themselves."""

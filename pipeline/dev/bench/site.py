@@ -1,0 +1,159 @@
+"""Where it is measured: which Kafka, and an installation of its own for each shape."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from pipeline.adapters.kafka_admin import ensure_topics, topic_admin
+from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters.store_clock import kafka_clock
+from pipeline.client import Dueline
+from pipeline.config import Settings, load_settings, running_dev_store
+from pipeline.core.errors import InvalidInput
+from pipeline.core.layout import Layout
+from pipeline.dev import jars
+from pipeline.dev.bench.load import far, jobs
+from pipeline.dev.bench.observer import Observer, due_of_anonymous
+from pipeline.dev.bench.process import DispatcherProcess
+from pipeline.dev.broker import EmbeddedBroker
+from pipeline.dev.demo.watch import store_ahead_ms
+
+STORE_TIMEOUT_MS = 10_000
+DELETE_TIMEOUT_S = 10.0
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """`kind` is `embedded` (started here), `running` (of a `dueline dev`) or `external` (told)."""
+
+    kind: str
+    bootstrap: str
+
+
+@contextmanager
+def opened(told: str | None, directory: Path, tell: Tell) -> Iterator[Store]:
+    """`told` wins over DUELINE_BOOTSTRAP_SERVERS, that over a running `dueline dev`, that over a broker of our
+    own in `directory`, whose JVM may optimise. KAFKA_BOOTSTRAP_SERVERS is somebody's cluster."""
+    shell = load_settings()
+    if told is None and shell.source("bootstrap_servers") == "DUELINE_BOOTSTRAP_SERVERS":
+        told = shell.bootstrap_servers
+    found = told or running_dev_store(shell.state_dir)
+    if found is not None:
+        kind = "external" if told else "running"
+        tell(f"store: {'the Kafka you named' if told else 'the Kafka of `dueline dev`'}, at {found}")
+        try:
+            topic_admin(load_settings(bootstrap_servers=found)).cluster_id()
+        except InvalidInput as error:
+            raise InvalidInput("store", error.problem) from error
+        yield Store(kind=kind, bootstrap=found)
+        return
+    if not jars.complete(jars.cache_dir()):
+        tell(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, once)")
+    with EmbeddedBroker(directory / "broker", optimise=True) as broker:
+        tell(f"store: Kafka {jars.KAFKA_VERSION}, started here, at {broker.bootstrap}")
+        yield Store(kind="embedded", bootstrap=broker.bootstrap)
+
+
+class Site:
+    """One installation under a prefix that nobody else has, its client and its dispatcher processes. Use from the
+    main thread; what it opens is closed with `stack`, which also deletes its topics."""
+
+    def __init__(self, store: Store, directory: Path, stack: ExitStack) -> None:
+        prefix = f"bench-{secrets.token_hex(4)}"
+        self.directory = directory / prefix
+        self.directory.mkdir()
+        kafka = load_settings().kafka if store.kind == "external" else {}
+        self.settings = Settings(
+            bootstrap_servers=store.bootstrap,
+            prefix=prefix,
+            state_dir=self.directory / "state",
+            store_timeout_ms=STORE_TIMEOUT_MS,
+            kafka=kafka,
+        )
+        stack.callback(_forget, self.settings)
+        self.layout: Layout = ensure_topics(self.settings).layout
+        self.app = stack.enter_context(
+            closing(
+                Dueline(
+                    bootstrap_servers=store.bootstrap,
+                    prefix=prefix,
+                    state_dir=str(self.settings.state_dir),
+                    store_timeout_ms=STORE_TIMEOUT_MS,
+                    kafka=dict(kafka),
+                )
+            )
+        )
+        self.appender = stack.enter_context(closing(KafkaAppender(store.bootstrap, kafka)))
+        self.store_ahead = store_ahead_ms(self.appender, self.settings.names.fleet)
+        self._clock = stack.enter_context(
+            closing(kafka_clock(store.bootstrap, self.settings.names.fleet, kafka))
+        )
+        self._stack = stack
+        self._started = 0
+        self.create(far(1, self.now()))  # the client connects at first use, which is no part of any figure
+
+    @property
+    def work_partitions(self) -> int:
+        return self.layout.queues[self.settings.queue]
+
+    def now(self) -> int:
+        """The store's time, epoch ms."""
+        return self._clock.now()
+
+    def create(self, dues: Iterable[int]) -> list[str]:
+        """Store jobs due then; their ids. Each is acknowledged when this returns."""
+        return [ref.id for ref in self.app.schedule_many(jobs(iter(dues)))]
+
+    def create_blindly(self, dues: Iterable[int]) -> None:
+        """`create` of more jobs than their ids would fit in memory."""
+        for _ in self.app.schedule_many(jobs(iter(dues))):
+            pass
+
+    def dispatcher(self, *, state: Path | None = None) -> DispatcherProcess:
+        """Start one; it is stopped with the site, if it still runs then. `state`: a directory of its own, so that it
+        finds no index of an earlier one."""
+        self._started += 1
+        process = DispatcherProcess(
+            self.settings,
+            state or self.settings.state_dir,
+            self.directory / f"dispatcher-{self._started}.log",
+        )
+        self._stack.callback(process.end)
+        return process
+
+    def observer(self, due_in: Callable[[bytes], int] = due_of_anonymous) -> Observer:
+        """Of the work topic, from its end on. `due_in` reads a due time from a record key."""
+        return Observer(
+            self.settings,
+            self.settings.names.work(self.settings.queue),
+            self.work_partitions,
+            store_ahead=self.store_ahead,
+            due_in=due_in,
+        )
+
+
+def _forget(settings: Settings) -> None:
+    """Delete the topics and the group of this prefix. What cannot be deleted stays: the figures are taken."""
+    admin = AdminClient({**settings.client_config(), "log_level": 0})
+    with suppress(KafkaException, TimeoutError):
+        present = admin.list_topics(timeout=DELETE_TIMEOUT_S).topics
+        topics = [topic for topic in present if topic.startswith(f"{settings.prefix}.")]
+        futures = list(admin.delete_topics(topics, operation_timeout=DELETE_TIMEOUT_S).values())
+        group = [settings.names.dispatcher_group]
+        futures += admin.delete_consumer_groups(group, request_timeout=DELETE_TIMEOUT_S).values()
+        for future in futures:
+            future.result(DELETE_TIMEOUT_S)
+
+
+@contextmanager
+def site(store: Store, directory: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        yield Site(store, directory, stack)

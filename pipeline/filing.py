@@ -1,0 +1,111 @@
+"""How a record of `jobs` is filed in the index: what its owner owes it, and when.
+
+Whatever could make an emission fail for ever is decided here, when the record is folded or written (DESIGN §5.8).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from pipeline.core.errors import InvalidInput
+from pipeline.core.job import EARLIEST, LATEST, KeyState
+from pipeline.core.names import legal
+from pipeline.core.site import Site
+from pipeline.core.times import parse_duration
+from pipeline.core.topics import WORK_RETENTION_MS
+from pipeline.ports import Action, Entry
+
+DETAIL_LIMIT = 500
+"""Characters of a reason kept in the index: what a foreign record says of itself has no bound."""
+TO_FIRE = (Action.FIRE, Action.GRANTED)
+FINISHED, STARTED = "finished", "started"
+"""How long a key stays taken: until the job ended, or until its first run is emitted; else a duration."""
+
+
+class Head(Protocol):
+    """What is read of a run to file it: a `Run`, or the leading fields of one."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def due_at(self) -> int: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def handler(self) -> str: ...
+    @property
+    def serial(self) -> str | None: ...
+
+
+class Filed(NamedTuple):
+    """Where a run goes (`<queue>/<work partition>`), or else what is wrong with it (`field: problem`)."""
+
+    place: str = ""
+    problem: str = ""
+
+
+def owed(key: bytes, offset: int, action: int, value: bytes, detail: str = "") -> Entry:
+    """Something to settle at once, in the order of the log: an offset is less than any due time."""
+    return Entry(key, min(offset, EARLIEST), offset, action, value, detail[:DETAIL_LIMIT])
+
+
+def file_run(site: Site, head: Head, now: int) -> Filed:
+    """Where the run goes when its time comes."""
+    if not EARLIEST <= head.due_at <= LATEST:
+        return Filed(problem=f"due_at: {head.due_at} is absurd")
+    for name, text in (("handler", head.handler), ("queue", head.queue)):
+        if not legal(text):
+            return Filed(problem=f"{name}: illegal name")
+    if head.queue not in site.layout.queues and not _found(site, head.queue, now):
+        return Filed(problem=f"unknown_queue: {head.queue}")
+    return Filed(f"{head.queue}/{site.layout.work_partition(head.queue, head.serial or head.job_id)}")
+
+
+def _found(site: Site, queue: str, now: int) -> bool:
+    """Whether the queue was made after this process read the layout: a job that was acknowledged for it must
+    not end as dead for that."""
+    return site.look_again(now) and queue in site.layout.queues
+
+
+def firing(site: Site, key: bytes, head: Head, value: bytes, offset: int, now: int) -> Entry:
+    """The entry of a run to come: to fire at its due time, or to bury if it never could be."""
+    filed = file_run(site, head, now)
+    if filed.problem:
+        return owed(key, offset, Action.DEAD, value, filed.problem)
+    return Entry(key, head.due_at, offset, Action.FIRE, value, filed.place)
+
+
+def keyed(
+    site: Site, key: bytes, state: KeyState, value: bytes, offset: int, now: int, place: str = ""
+) -> Entry:
+    """The entry of a keyed job: its run to come, or the key that it keeps, with the place of its last run."""
+    if state.run is not None:
+        return firing(site, key, state.run, value, offset, now)
+    held = hold_of(state.unique)
+    until = state.changed_at + (WORK_RETENTION_MS if held is None else held)
+    return kept(key, offset, value, until, place)
+
+
+def kept(key: bytes, offset: int, value: bytes, until: int, detail: str = "") -> Entry:
+    """Something the owner keeps until then."""
+    return Entry(key, min(max(until, EARLIEST), LATEST), offset, Action.EXPIRE, value, detail[:DETAIL_LIMIT])
+
+
+def hold_of(unique: str) -> int | None:
+    """The milliseconds of a `unique` that is a duration, else None. InvalidInput if it is nothing known."""
+    return None if unique in (FINISHED, STARTED) else parse_duration("unique", unique)
+
+
+def sound(state: KeyState, job_id: str) -> bool:
+    """Whether a `k/` record says something that an owner can have written."""
+    try:
+        hold_of(state.unique)
+    except InvalidInput:
+        return False
+    run = state.run
+    fits = run is None or (run.job_id, run.occurrence_id, run.run) == (
+        job_id,
+        f"{job_id}.{state.incarnation}",
+        1,
+    )
+    return fits and state.incarnation >= 0 and 0 <= state.changed_at <= LATEST

@@ -1,0 +1,23 @@
+"""The read model: what the topics say about jobs and processes, folded from plain reads (DESIGN §9).
+
+Nothing here belongs to a group or owns anything. Reads are filtered while they stream, so memory follows what
+matches, not what is stored.
+"""
+
+from pipeline.follower.job import View
+from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_live
+from pipeline.follower.model import FRESH_MS, Follower
+from pipeline.follower.trail import headers_of
+from pipeline.follower.values import shown_instant
+
+__all__ = [
+    "FRESH_MS",
+    "Backlog",
+    "Follower",
+    "View",
+    "Wanted",
+    "fold_backlog",
+    "fold_live",
+    "headers_of",
+    "shown_instant",
+]

@@ -1,0 +1,198 @@
+"""One job as JSON: its runs and attempts, and where it stands (schemas/cli/job_get.json)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pipeline.core.errors import Undecodable
+from pipeline.core.ids import KeyedId, parse_id
+from pipeline.core.job import Ack, AckState, JobStatus, Run
+from pipeline.follower.trail import Trail
+from pipeline.follower.values import readable_ack, readable_run, shown_instant
+from pipeline.ports import Record
+
+View = dict[str, Any]
+
+
+class Emitted(NamedTuple):
+    """A run on a work topic, its LogAppendTime and its offset."""
+
+    run: Run
+    at: int
+    offset: int
+
+
+class Story(NamedTuple):
+    """All that the topics say about one job: its home, and the runs and acks where it fired."""
+
+    trail: Trail
+    runs: Mapping[int, Emitted]
+    acks: list[Ack]
+
+    @property
+    def shown(self) -> Run | None:
+        """The run to speak of: the one to come, else the first."""
+        return self.trail.pending or self.trail.retry or self.first
+
+    @property
+    def first(self) -> Run | None:
+        """The job as it was first known here."""
+        return self.trail.first or (self.runs[min(self.runs)].run if self.runs else None)
+
+    @property
+    def highest_run(self) -> int:
+        """Of those emitted; 0 if none is known."""
+        return max([self.trail.highest, *self.runs, *(ack.run for ack in self.acks)])
+
+    @property
+    def last(self) -> Ack | None:
+        """The last word on the last attempt of the last run."""
+        attempts = fold_attempts(self.acks).get(max(self.runs), {}) if self.runs else {}
+        return attempts[max(attempts)] if attempts else None
+
+
+def fold_runs(records: Iterable[Record], trail: Trail) -> dict[int, Emitted]:
+    """Runs of one occurrence on a work partition, by number; the first record of a run counts. Of a keyed job
+    whose incarnation is not known any more: of its last one."""
+    if (occurrence_id := trail.occurrence_id) is not None:
+        return _runs_of(occurrence_id.encode(), records)
+    start = f"{trail.id}.".encode()
+    own = [record for record in records if (record.key() or b"").startswith(start)]
+    last = max((_incarnation(record) for record in own), default=-1)
+    if last < 0:
+        return {}
+    trail.incarnation = last
+    return _runs_of(f"{trail.id}.{last}".encode(), own)
+
+
+def _runs_of(key: bytes, records: Iterable[Record]) -> dict[int, Emitted]:
+    runs: dict[int, Emitted] = {}
+    for record in records:
+        if record.key() == key and (run := readable_run(record.value())) is not None:
+            runs.setdefault(run.run, Emitted(run, record.timestamp()[1], record.offset() or 0))
+    return runs
+
+
+def _incarnation(record: Record) -> int:
+    """Of the keyed job a work record belongs to; -1 if its key is no occurrence of one."""
+    try:
+        parsed = parse_id((record.key() or b"").decode("utf-8", "replace"))
+    except Undecodable:
+        return -1
+    return parsed.incarnation or 0 if isinstance(parsed, KeyedId) else -1
+
+
+def fold_acks(records: Iterable[Record], occurrence_id: str | None) -> list[Ack]:
+    """Started and terminal acks of one occurrence, in log order."""
+    if occurrence_id is None:
+        return []
+    prefixes = (f"s/{occurrence_id}/".encode(), f"t/{occurrence_id}/".encode())
+    found = (readable_ack(r.value()) for r in records if (r.key() or b"").startswith(prefixes))
+    return [ack for ack in found if ack is not None]
+
+
+def fold_attempts(acks: Iterable[Ack]) -> dict[int, dict[int, Ack]]:
+    """The last word on each attempt, by run and attempt: a terminal ack outranks every start of its run,
+    whatever the order (DESIGN §3)."""
+    attempts: dict[int, dict[int, Ack]] = {}
+    for ack in acks:
+        of_run = attempts.setdefault(ack.run, {})
+        known = of_run.get(ack.attempt)
+        if known is None or ack.state.terminal or not known.state.terminal:
+            of_run[ack.attempt] = ack
+    return attempts
+
+
+def status_of(story: Story) -> JobStatus:
+    """`cancelled` means that it did not fire: what was cancelled after that is stopped. (A handler may cancel its
+    own job too; that is told by its ack.)"""
+    trail, last = story.trail, story.last
+    if trail.pending is not None:
+        return JobStatus.PENDING
+    if trail.retry is not None:
+        return JobStatus.RETRYING
+    if trail.end == "cancelled" and story.highest_run:
+        return JobStatus.STOPPED
+    if trail.end is not None and trail.end in _ENDED:
+        return _ENDED[trail.end]
+    return JobStatus.QUEUED if last is None else _ATTEMPTED[last.state]
+
+
+_ENDED = {
+    "dead": JobStatus.DEAD,
+    "cancelled": JobStatus.CANCELLED,
+    "replaced": JobStatus.CANCELLED,
+    "stopped": JobStatus.STOPPED,
+    "skipped": JobStatus.SKIPPED,
+}
+_ATTEMPTED = {
+    AckState.STARTED: JobStatus.RUNNING,
+    AckState.RELEASED: JobStatus.QUEUED,
+    AckState.SUCCEEDED: JobStatus.SUCCEEDED,
+    AckState.FAILED: JobStatus.DEAD,
+    AckState.RETRYING: JobStatus.RETRYING,
+    AckState.DEAD: JobStatus.DEAD,
+    AckState.CANCELLED: JobStatus.CANCELLED,
+}
+
+
+def job_view(story: Story) -> View:
+    """The JSON of `dueline job get`. `due_at` is when the next run is due while one is pending, else when the
+    job was first due."""
+    trail, runs, shown = story.trail, story.runs, story.shown
+    attempts = fold_attempts(story.acks)
+    return {
+        "id": trail.id,
+        "handler": shown and shown.handler,
+        "status": str(status_of(story)),
+        "due_at": shown and shown_instant(shown.due_at),
+        "key": shown and shown.key,
+        "queue": shown.queue if shown else trail.work and trail.work.queue,
+        "result": _result(story.last),
+        "runs": [
+            {
+                "run": number,
+                "fired_at": shown_instant(runs[number].at),
+                "attempts": _attempts_view(attempts.get(number, {})),
+            }
+            for number in sorted(runs)
+        ],
+    }
+
+
+def _result(last: Ack | None) -> Any:
+    return None if last is None or last.result is None else _json(last.result)
+
+
+def _json(stored: bytes) -> Any:
+    """The stored JSON; as text if it is none, or none that can be written again (NaN, a lone surrogate)."""
+    try:
+        value = json.loads(stored)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return stored.decode(errors="replace")
+    return value
+
+
+def _attempts_view(attempts: Mapping[int, Ack]) -> list[View]:
+    latest = max(attempts, default=0)
+    ended = any(ack.state.terminal for ack in attempts.values())
+    return [_attempt_view(attempts[n], over=ended or n < latest) for n in sorted(attempts)]
+
+
+def _attempt_view(ack: Ack, *, over: bool) -> View:
+    """`over`: the run went on without this attempt, so one that never finished was lost with its worker."""
+    finished = ack.state is not AckState.STARTED
+    started = ack.started_at if ack.started_at is not None else ack.at
+    return {
+        "attempt": ack.attempt,
+        "worker": ack.worker,
+        "token": str(ack.token),
+        "started_at": shown_instant(started),
+        "finished_at": shown_instant(ack.at) if finished else None,
+        "outcome": str(ack.state) if finished else "lost" if over else None,
+        "error": ack.error
+        and {"type": ack.error.type, "message": ack.error.message, "trace": ack.error.trace},
+    }

@@ -1,0 +1,138 @@
+"""`Follower`: questions about jobs and processes, answered from the topics."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from pipeline.core.errors import InvalidInput, NotFound, Undecodable
+from pipeline.core.job import Ack, Run
+from pipeline.core.layout import Layout
+from pipeline.core.names import Names
+from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
+from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
+from pipeline.follower.trail import Trail, fold_trail
+from pipeline.follower.values import shown_instant
+from pipeline.follower.why import Reason, Surroundings, reason_of
+from pipeline.heartbeat import Seen, read_fleet
+from pipeline.ports import Reader
+
+FRESH_MS = 5_000
+"""Age of a heartbeat up to which its process counts as alive in what is shown; no decision rests on it."""
+
+_NOTHING = "nothing is stored under this id (what ended over 7 days ago is no longer kept)"
+_NOTHING_READABLE = "what is stored under this id is no record of a job"
+_NOT_EXECUTED = "its create command waits for the owner of its partition"
+
+
+class Follower:
+    """Answers questions from the topics. Every read raises StoreUnreachable if the store does not answer."""
+
+    def __init__(self, *, reader: Reader, names: Names, layout: Layout) -> None:
+        self._reader = reader
+        self._names = names
+        self._layout = layout
+
+    # -- one job --------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> View:
+        """The job as `dueline job get` shows it (schemas/cli/job_get.json): from its home partition
+        and, if it fired, from the work and acks partition named there.
+
+        Raises InvalidInput('id') if malformed, NotFound if the store has nothing under it.
+        """
+        return job_view(self._story(job_id))
+
+    def run_of(self, job_id: str) -> tuple[Run, int]:
+        """The job as it is to be run once more, and the highest run emitted so far (0: none). Raises as `job`,
+        NotFound also if its records are no longer kept."""
+        story = self._story(job_id)
+        if (run := story.shown) is None:
+            raise NotFound(f"{job_id}: what it was made of is no longer kept")
+        return run, story.highest_run
+
+    def _story(self, job_id: str) -> Story:
+        trail = self._trail(job_id)
+        runs, acks = self._fired(trail)
+        if not trail.known and not runs:
+            raise NotFound(f"{job_id}: {_nothing(trail)}")
+        return Story(trail, runs, acks)
+
+    def _trail(self, job_id: str) -> Trail:
+        home = self._home(job_id)
+        return fold_trail(self._reader.read(self._names.jobs, home), job_id)
+
+    def _home(self, job_id: str) -> int:
+        try:
+            return self._layout.home(job_id)
+        except Undecodable as error:
+            raise InvalidInput("id", str(error)) from error
+
+    def _fired(self, trail: Trail) -> tuple[dict[int, Emitted], list[Ack]]:
+        """What stands at the place that the trail names; nothing if there is no such place."""
+        if trail.work is None:
+            return {}, []
+        queue, partition, since = trail.work
+        try:
+            work = self._reader.read(self._names.work(queue), partition, since_ms=since)
+            runs = fold_runs(work, trail)
+            acks = self._reader.read(self._names.acks(queue), partition, since_ms=since)
+            return runs, fold_acks(acks, trail.occurrence_id)
+        except NotFound:
+            # The header was forged or its topic is gone; what the home says is true all the same.
+            return {}, []
+
+    def why(self, job_id: str, now: int) -> Reason:
+        """What the job waits for, at `now` (the store's clock, ms). Raises as `job`."""
+        trail = self._trail(job_id)
+        runs, acks = self._fired(trail)
+        if not trail.known and not runs and not trail.commands:
+            raise NotFound(f"{job_id}: {_nothing(trail)}")
+        around = Surroundings(
+            reader=self._reader,
+            names=self._names,
+            layout=self._layout,
+            processes=self.processes(now),
+            now=now,
+        )
+        return reason_of(Story(trail, runs, acks), around)
+
+    # -- many jobs ------------------------------------------------------------------------------------------
+
+    def jobs(self, wanted: Wanted, limit: int | None = None) -> Iterator[View]:
+        """Pending and retrying jobs (schemas/cli/job_list.json). With `limit` the first due of all; without,
+        partition after partition, each in order of due time, so memory holds one partition's matches."""
+        found = (
+            view
+            for partition in range(self._layout.partitions)
+            for view in fold_live(self._reader.read(self._names.jobs, partition), wanted)
+        )
+        return map(_dated, found if limit is None else heapq.nsmallest(limit, found, key=by_due))
+
+    def backlog(self, partition: int) -> Backlog:
+        """What one partition of `jobs` still owes; reads all of it."""
+        return fold_backlog(self._reader.read(self._names.jobs, partition))
+
+    # -- processes ------------------------------------------------------------------------------------------
+
+    def live_handlers(self, now: int) -> frozenset[str]:
+        """Handlers of workers whose heartbeat is fresh at `now`, the store's clock in ms."""
+        return frozenset(name for seen in self.processes(now) for name in seen.heartbeat.handlers)
+
+    def processes(self, now: int) -> list[Seen]:
+        """Processes whose heartbeat is fresh at `now` (the store's clock, ms), by role and name."""
+        return sorted(read_fleet(self._reader, self._names.fleet, now - FRESH_MS), key=_by_role)
+
+
+def _nothing(trail: Trail) -> str:
+    if trail.commands:
+        return _NOT_EXECUTED
+    return _NOTHING_READABLE if trail.unreadable else _NOTHING
+
+
+def _dated(view: View) -> View:
+    return {**view, "due_at": shown_instant(view["due_at"])}
+
+
+def _by_role(seen: Seen) -> tuple[str, str, tuple[str, ...]]:
+    return seen.heartbeat.role, seen.heartbeat.process, seen.heartbeat.queues

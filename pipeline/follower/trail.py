@@ -1,0 +1,259 @@
+"""What the home partition of a job says about it: one fold over its records, whatever form its id has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pipeline import codec
+from pipeline.core import keys
+from pipeline.core.errors import Undecodable
+from pipeline.core.ids import KeyedId, keyed_id, occurrence_of_keyed, parse_id
+from pipeline.core.job import KeyState, Run
+from pipeline.follower.values import (
+    headers_of,
+    place_of,
+    readable_command,
+    readable_key_state,
+    readable_run,
+)
+from pipeline.ports import Record
+
+__all__ = ["Place", "Trail", "fold_trail", "headers_of"]
+
+BEFORE_TOMBSTONE_MS = 60_000
+"""How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
+RUN_DIGITS = 9
+_GOES_ON = frozenset({"duplicate", "superseded", "moved", "changed", "brought_forward"})
+"""Ends of a record that are no end of its job: what it repeats ended, or goes on, as told elsewhere."""
+
+
+class Place(NamedTuple):
+    """Where the runs of a job stand, from which LogAppendTime on."""
+
+    queue: str
+    partition: int
+    since: int
+
+
+@dataclass(slots=True)
+class Trail:
+    """What a home partition says about one job."""
+
+    id: str
+    """As asked for: a job id, or an occurrence of a keyed job."""
+    incarnation: int | None = None
+    """Of a keyed job: the one asked for, else the last."""
+    first: Run | None = None
+    """The job as created (or changed), even if it is no longer pending."""
+    live: dict[bytes, Run] = field(default_factory=dict)
+    """Runs to come, by record key."""
+    end: str | None = None
+    work: Place | None = None
+    highest: int = 0
+    """The highest run that an owner is known to have emitted."""
+    known: bool = False
+    """Whether anything readable stands under its keys."""
+    unreadable: bool = False
+    """Whether a record under its keys cannot be decoded; its owner moves such a record to `dead`."""
+    commands: set[bytes] = field(default_factory=set)
+    """Create commands of this keyed job that no owner has executed yet."""
+
+    @property
+    def pending(self) -> Run | None:
+        """The first run, if it is still to come."""
+        return next((run for key, run in self.live.items() if not key.startswith(keys.RETRY)), None)
+
+    @property
+    def retry(self) -> Run | None:
+        """The run to come after the first, if one is."""
+        return next((run for key, run in self.live.items() if key.startswith(keys.RETRY)), None)
+
+    @property
+    def occurrence_id(self) -> str | None:
+        """None: of a keyed job, not known any more."""
+        if not self.id.startswith("k") or "." in self.id:
+            return self.id
+        return None if self.incarnation is None else occurrence_of_keyed(self.id, self.incarnation)
+
+
+def fold_trail(records: Iterable[Record], job_id: str) -> Trail:
+    """What the records of its home partition say about one job. Undecodable if `job_id` is no id."""
+    parsed = parse_id(job_id)
+    fold = _KeyedFold(job_id, parsed) if isinstance(parsed, KeyedId) else _Fold(job_id)
+    for record in records:
+        fold.take(record.key() or b"", record)
+    return fold.trail
+
+
+class _Fold:
+    """Of a job with one record key, `j/`, and `a/` once it was changed."""
+
+    def __init__(self, job_id: str) -> None:
+        self.trail = Trail(job_id)
+        self._own = (keys.job_key(job_id), keys.changed_key(job_id))
+        self._retries = f"r/{job_id}/".encode()
+        self._counted = keys.highest_key(job_id)
+
+    def take(self, key: bytes, record: Record) -> None:
+        if key in self._own or key.startswith(self._retries):
+            self._run(key, record, readable_run(record.value()))
+        elif key == self._counted:
+            self._emitted(record)
+
+    def _emitted(self, record: Record) -> None:
+        """An owner's note of the highest run."""
+        value = record.value()
+        try:
+            highest = None if value is None else codec.HIGHEST.decode(value)
+        except Undecodable:
+            return
+        if highest is None:
+            return
+        trail = self.trail
+        trail.known = True
+        trail.highest = max(trail.highest, highest.run)
+        if trail.work is None:
+            trail.work = Place(highest.queue, highest.work_partition, 0)
+
+    def _run(self, key: bytes, record: Record, run: Run | None) -> None:
+        """A record whose value is a run to come, or its tombstone."""
+        trail = self.trail
+        if record.value() is None:
+            trail.live.pop(key, None)
+            _ended(trail, record)
+        elif run is None:
+            trail.unreadable = True
+        else:
+            trail.known = True
+            trail.live[key] = run
+            if not key.startswith(keys.RETRY):
+                trail.first = run
+
+
+def _ended(trail: Trail, record: Record) -> None:
+    headers = headers_of(record)
+    trail.known = True
+    if (end := headers.get("end", "unknown")) not in _GOES_ON:
+        trail.end = end
+    _placed(trail, record, headers)
+
+
+def _placed(trail: Trail, record: Record, headers: dict[str, str]) -> None:
+    """Where its runs stand, if the record says so. What stands there before a later run is older, nobody knows by
+    how much: then all of it is to be read."""
+    place = place_of(headers.get("work", ""))
+    if place is None:
+        return
+    run = _number(headers.get("run", "1"))
+    trail.highest = max(trail.highest, run)
+    if trail.work is None:
+        trail.work = Place(*place, record.timestamp()[1] - BEFORE_TOMBSTONE_MS if run == 1 else 0)
+
+
+def _number(text: str) -> int:
+    """Of a run, as a header says it; 1 for what is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= RUN_DIGITS else 1
+
+
+class _KeyedFold(_Fold):
+    """Of a keyed job: `k/<key>` is its state, under a key of which its id holds no more than a hash, and each
+    incarnation is another job. Without one in the id the last is meant."""
+
+    def __init__(self, id_: str, parsed: KeyedId) -> None:
+        super().__init__(id_)
+        self.trail.incarnation = parsed.incarnation
+        self._base = parsed.id
+        self._wanted = parsed.incarnation
+        self._current: int | None = None
+        """Incarnation of the last state read."""
+        self._runs = (f"r/{parsed.id}.".encode(), f"h/{parsed.id}.".encode())
+
+    def take(self, key: bytes, record: Record) -> None:
+        if key.startswith(keys.KEYED):
+            if _is_of(key, self._base):
+                self._state(key, record)
+        elif key.startswith(self._runs):
+            self._later_run(key, record)
+        elif key.startswith(keys.COMMAND):
+            self._command(key, record)
+
+    def _state(self, key: bytes, record: Record) -> None:
+        state = readable_key_state(record.value())
+        if record.value() is None:
+            if self._is_end_of_ours(record):
+                self.trail.live.pop(key, None)
+                _ended(self.trail, record)
+        elif state is None:
+            self.trail.unreadable = True
+        else:
+            self._current = state.incarnation
+            if self._chosen(state.incarnation):
+                self._stands(key, record, state)
+            elif state.incarnation > (self._wanted or 0) and key in self.trail.live:
+                del self.trail.live[key]
+                self.trail.end = "replaced"
+
+    def _is_end_of_ours(self, record: Record) -> bool:
+        """A tombstone names its occurrence; one that does not ends the last state read, if there was one."""
+        named = _incarnation(headers_of(record).get("occurrence", ""))
+        ended = self._current if named is None else named
+        return ended is None or self._chosen(ended)
+
+    def _chosen(self, incarnation: int) -> bool:
+        """Whether records of this incarnation count; the last one is looked at anew."""
+        if self._wanted is not None:
+            return incarnation == self._wanted
+        known = self.trail.incarnation
+        if known is not None and incarnation < known:
+            return False
+        if incarnation != known:
+            old = self.trail
+            self.trail = Trail(old.id, incarnation, commands=old.commands, unreadable=old.unreadable)
+        return True
+
+    def _stands(self, key: bytes, record: Record, state: KeyState) -> None:
+        trail = self.trail
+        trail.known = True
+        trail.live.pop(key, None)
+        if state.run is not None and state.phase == "pending":
+            trail.live[key] = trail.first = state.run
+        trail.highest = max(trail.highest, state.highest_run)
+        _placed(trail, record, headers_of(record))
+
+    def _later_run(self, key: bytes, record: Record) -> None:
+        try:
+            incarnation = _incarnation(keys.parse_jobs_key(key).id)
+        except Undecodable:
+            return
+        if incarnation is None or not self._chosen(incarnation):
+            return
+        if key.startswith(keys.RETRY):
+            self._run(key, record, readable_run(record.value()))
+        else:
+            self._emitted(record)
+
+    def _command(self, key: bytes, record: Record) -> None:
+        self.trail.commands.discard(key)
+        command = readable_command(record)
+        if command is None or command.verb != "create" or command.key is None:
+            return
+        if keyed_id(command.key) == self._base:
+            self.trail.commands.add(key)
+
+
+def _incarnation(occurrence_id: str) -> int | None:
+    """Of the occurrence of a keyed job; None if it is none."""
+    try:
+        parsed = parse_id(occurrence_id)
+    except Undecodable:
+        return None
+    return parsed.incarnation if isinstance(parsed, KeyedId) else None
+
+
+def _is_of(key: bytes, base: str) -> bool:
+    try:
+        return keyed_id(key[2:].decode()) == base
+    except UnicodeDecodeError:
+        return False

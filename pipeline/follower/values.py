@@ -1,0 +1,78 @@
+"""Records as values, whoever wrote them: a reader meets everything that anybody may append."""
+
+from __future__ import annotations
+
+from pipeline import codec
+from pipeline.core.errors import InvalidInput, Undecodable
+from pipeline.core.job import Ack, Command, KeyState, Run
+from pipeline.core.names import check_name
+from pipeline.core.times import format_instant
+from pipeline.ports import Record
+
+PLACE_DIGITS = 9
+"""Of a partition's number: more does not fit the client library's 32 bits."""
+
+
+def readable_run(value: bytes | None) -> Run | None:
+    """None also for what nobody can read: its owner moves it to `dead`, a list shows jobs."""
+    try:
+        return codec.RUN.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
+def readable_ack(value: bytes | None) -> Ack | None:
+    """The ack; None for a tombstone and for what nobody can read."""
+    try:
+        return codec.ACK.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
+def readable_key_state(value: bytes | None) -> KeyState | None:
+    """The state of a keyed job; None for a tombstone and for what nobody can read."""
+    try:
+        return codec.KEY_STATE.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
+def readable_command(record: Record) -> Command | None:
+    """The command of a `c/` record; None for a tombstone and for what nobody can read."""
+    value = record.value()
+    if value is None:
+        return None
+    headers = [(name, text.encode()) for name, text in headers_of(record).items()]
+    try:
+        return codec.decode_command(value, headers)
+    except Undecodable:
+        return None
+
+
+def headers_of(record: Record) -> dict[str, str]:
+    """The headers of a record as text, whatever bytes they hold; none if the client library cannot read them:
+    it raises SystemError for a name that is not UTF-8."""
+    try:
+        pairs = record.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        return {}
+    return {name: (value or b"").decode(errors="replace") for name, value in pairs}
+
+
+def place_of(text: str) -> tuple[str, int] | None:
+    """Queue and partition of a `work` header; None if it is not one of ours."""
+    queue, _, number = text.rpartition("/")
+    if not (number.isascii() and number.isdecimal() and len(number) <= PLACE_DIGITS):
+        return None
+    try:
+        return check_name("queue", queue), int(number)
+    except InvalidInput:
+        return None
+
+
+def shown_instant(ms: int) -> str:
+    """Epoch ms as RFC 3339, or the bare number if it is no instant: whoever may append can store any."""
+    try:
+        return format_instant(ms)
+    except OverflowError:
+        return str(ms)

@@ -1,0 +1,106 @@
+"""The index of one partition as it will be once a delta is applied.
+
+What a batch has decided so far is seen by what follows in it: records folded one after the other, and entries
+settled one after the other in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipeline import codec
+from pipeline.core import keys
+from pipeline.core.ids import keyed_id
+from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY
+from pipeline.ports import Action, Delta, Entry, Index, Record
+
+END, OUTCOME, OCCURRENCE, RUN, WORK = "end", "outcome", "occurrence", "run", "work"
+"""Headers of a tombstone: how the record ended; the answer of a command; the occurrence that held a key; the highest
+run and where it stands, `<queue>/<partition>`."""
+
+
+class View:
+    """The index of partition `number` under `delta`."""
+
+    __slots__ = ("_index", "delta", "number")
+
+    def __init__(self, index: Index, number: int) -> None:
+        self._index = index
+        self.number = number
+        self.delta = Delta()
+
+    def entry(self, key: bytes) -> Entry | None:
+        changed = self.delta.entries.get(key)
+        return changed[1] if changed is not None else self._index.entry(self.number, key)
+
+    def current(self, entry: Entry) -> bool:
+        """Whether nothing before it in this batch has changed or ended the entry."""
+        changed = self.delta.entries.get(entry.record_key)
+        return changed is None or changed[1] == entry
+
+    def fact(self, key: bytes) -> bytes | None:
+        return self.delta.facts[key] if key in self.delta.facts else self._index.fact(self.number, key)
+
+    def ended(self, id_: bytes, log_time: int) -> bytes | None:
+        """How `id_` ended within the fired memory (DESIGN §4): `fired`, `cancelled` …, of a command its answer;
+        None if it is not remembered."""
+        own = self.delta.ended.get(id_)
+        return own[1] if own is not None else self._index.ended(self.number, id_, log_time)
+
+    def highest_run(self, occurrence: str) -> int:
+        """The highest run of a fired occurrence that is remembered."""
+        entry = self.entry(keys.highest_key(occurrence))
+        return codec.HIGHEST.decode(entry.value).run if entry is not None else 1
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry, or replace the one with its record key."""
+        entries, key = self.delta.entries, entry.record_key
+        before = entries.get(key)
+        if before is not None:
+            entries[key] = before[0], entry
+        else:
+            stored = self._index.entry(self.number, key)
+            entries[key] = None if stored is None else stored.fire_at, entry
+        if key.startswith(KEYED) and entry.action in (Action.FIRE, Action.GRANTED, Action.EXPIRE):
+            self.delta.facts[keys.holder_key(_id_of(key))] = key[2:]
+
+    def end(
+        self, key: bytes, entry: Entry | None, headers: Iterable[tuple[str, bytes | None]], at: int
+    ) -> None:
+        """The record `key` was tombstoned at log time `at`: forget its entry, remember how it ended."""
+        if entry is not None:
+            self.delta.remove(entry)
+        kind = key[:2]
+        if kind in ANONYMOUS:
+            self.delta.ended[key[2:]] = at, header(headers, END)
+        elif kind == COMMAND:
+            self.delta.ended[key[2:]] = at, header(headers, OUTCOME)
+        elif kind == KEYED:
+            self._release(key, headers, at)
+        elif kind == RETRY and header(headers, END) == b"stopped":
+            self.delta.ended[key[2:].rpartition(b"/")[0]] = at, b"stopped"
+
+    def _release(self, key: bytes, headers: Iterable[tuple[str, bytes | None]], at: int) -> None:
+        id_, end = _id_of(key), header(headers, END)
+        self.delta.facts[keys.holder_key(id_)] = None
+        self.delta.ended[id_] = at, end
+        if occurrence := header(headers, OCCURRENCE):
+            self.delta.ended[occurrence] = at, end
+
+
+def _id_of(record_key: bytes) -> bytes:
+    return keyed_id(record_key[2:].decode("utf-8", "replace")).encode()
+
+
+def header(headers: Iterable[tuple[str, bytes | None]], name: str) -> bytes:
+    for header, value in headers:
+        if header == name:
+            return value or b""
+    return b""
+
+
+def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
+    try:
+        return list(record.headers() or ())
+    except (SystemError, UnicodeDecodeError):  # the client's answer to a header name that is no UTF-8
+        return []
