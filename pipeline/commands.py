@@ -20,8 +20,9 @@ from pipeline.core.job import EARLIEST, LATEST, PAYLOAD_CEILING, Command, Event,
 from pipeline.core.token import LAST_RUN
 from pipeline.core.topics import DEFAULT_QUEUE, WORK_RETENTION_MS
 from pipeline.emission import Emission
-from pipeline.filing import DETAIL_LIMIT, FINISHED, TO_FIRE, file_run, firing, hold_of, kept
+from pipeline.filing import DETAIL_LIMIT, FINISHED, file_run, firing, hold_of, kept
 from pipeline.fold import ANSWERED
+from pipeline.found import Found, find
 from pipeline.ports import Entry
 from pipeline.runs import (
     FIRED,
@@ -52,19 +53,6 @@ class Answer:
     run: int | None = None
     reason: str | None = None
     due_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the owner knows of a job: the entry of its first run if that is still to come, the entry of a retry,
-    how it ended; nothing of it."""
-
-    job_id: str
-    occurrence_id: str
-    pending: Entry | None = None
-    state: KeyState | None = None
-    retry: Entry | None = None
-    ended: str = ""
 
 
 def execute(entry: Entry, emission: Emission) -> None:
@@ -113,54 +101,6 @@ def _job_id(command: Command, emission: Emission) -> str:
     if emission.site.layout.home(command.job_id) != emission.number:
         raise InvalidInput("job_id", "has another home")
     return parsed.id if isinstance(parsed, KeyedId) and parsed.incarnation is None else command.job_id
-
-
-# -- what is known of a job -----------------------------------------------------------------------------------
-
-
-def find(job_id: str, emission: Emission) -> Found:
-    """What the owner knows of `job_id`: of a keyed job the incarnation it names, else the one that holds the key."""
-    if not job_id.startswith("k"):
-        return _found(job_id, job_id, emission, _pending_anonymous(job_id, emission), None)
-    base, _, incarnation = job_id.partition(".")
-    holder = holder_of(job_id, emission) if incarnation else holder_by_id(base, emission)
-    if holder is None:
-        return _found(base, job_id, emission, None, None)
-    entry, state = holder
-    occurrence = occurrence_of_keyed(base, state.incarnation)
-    return _found(base, occurrence, emission, entry if state.run is not None else None, state)
-
-
-def _pending_anonymous(job_id: str, emission: Emission) -> Entry | None:
-    view = emission.view
-    return _to_fire(view.entry(keys.changed_key(job_id))) or _to_fire(view.entry(keys.job_key(job_id)))
-
-
-def _to_fire(entry: Entry | None) -> Entry | None:
-    """Not one that is to be buried, moved or dropped."""
-    return entry if entry is not None and entry.action in TO_FIRE else None
-
-
-def _found(
-    job_id: str, occurrence: str, emission: Emission, pending: Entry | None, state: KeyState | None
-) -> Found:
-    view = emission.view
-    retry, ended = None, view.ended(occurrence.encode(), emission.now) or b""
-    if pending is None:
-        highest = view.highest_run(occurrence)
-        retry = _to_fire(view.entry(keys.retry_key(occurrence, highest)))
-        if retry is None and view.entry(keys.stopped_key(occurrence)) is not None:
-            ended = b"stopped"
-        if not ended and (state is not None or highest > 1 or retry is not None):
-            ended = FIRED.encode()
-    return Found(
-        job_id=job_id,
-        occurrence_id=occurrence,
-        pending=pending,
-        state=state,
-        retry=retry,
-        ended=ended.decode("utf-8", "replace"),
-    )
 
 
 def _too_late(found: Found) -> Answer:

@@ -25,6 +25,7 @@ from pipeline.core.rates import Rates
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
 from pipeline.emission import Emission
+from pipeline.fencing import Fencing
 from pipeline.firing import condemn
 from pipeline.guard import check_guards, guard_puts
 from pipeline.heartbeat import Pulse, Seen
@@ -47,12 +48,8 @@ POLL_LIMIT, LEAST_POLL = 20_000, 1_000
 FOLD_MS = 50
 OVERDUE_LIMIT = 2_000
 """Overdue entries are counted up to this, once a second: counting a whole backlog would slow its draining."""
-RECENT_MS = 60_000
-"""How far back heartbeats are read for dead processes that hold a transaction open."""
 IDLE_MS = 250
 """Longest wait of a step: rebalances and heartbeats are served in it."""
-UNDECIDED_MS = 1_000
-"""A takeover record not back after this long waits behind somebody's open transaction."""
 
 
 class Dispatcher:
@@ -81,16 +78,13 @@ class Dispatcher:
         self._identity = identity
         self._pulse = pulse
         self._events = events
-        self._session_ms = session_ms
         self._at = checkpoint
         self._partitions: dict[int, Partition] = {}
         self._choice = Choice(rates)
-        self._fleet = fleet
         self._generation = 0
         self._poll_limit = POLL_LIMIT
-        self._fenced: dict[str, int] = {}
-        """Ids that were fenced, and when (monotonic ms): another partition need not do it again at once."""
         self._log = open_log(self)
+        self._fencing = Fencing(self._log, fleet, session_ms, clock, events)
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
 
@@ -127,7 +121,7 @@ class Dispatcher:
         self._ingest_in_time(records)
         self._at("ingested")
         self._take_over()
-        self._fence_undecided()
+        self._fencing.undecided(self._partitions.values())
         fired = self._emit_due()
         self._beat()
         return 0 if fired else self._wait()
@@ -219,45 +213,6 @@ class Dispatcher:
             nonce=f"{self._random.getrandbits(96):024x}",
             at=self._clock.now(),
         )
-
-    def _fence_undecided(self) -> None:
-        """Once per takeover: end the transactions of others that keep our record from coming back."""
-        late = self._clock.monotonic() - UNDECIDED_MS
-        stuck = [
-            p
-            for p in self._partitions.values()
-            if p.state is PartitionState.RESTORING and not p.fenced_earlier and p.asked_at <= late
-        ]
-        if not stuck:
-            return
-        live, stale = self._fleet_ids()
-        earlier = [id_ for p in stuck for id_ in p.earlier_ids()]
-        ids = dict.fromkeys(id_ for id_ in (*earlier, *stale) if id_ not in live)
-        foreign = [
-            id_
-            for id_ in ids
-            if id_ not in self._log.transactional_ids and self._fenced.get(id_, late) <= late
-        ]
-        for partition in stuck:
-            partition.fenced_earlier = True
-        self._fenced.update(dict.fromkeys(foreign, self._clock.monotonic()))
-        if foreign:
-            numbers = [p.number for p in stuck]
-            self._events.on("fencing", partitions=numbers, transactional_ids=foreign)
-            self._log.fence(*foreign)
-
-    def _fleet_ids(self) -> tuple[set[str], list[str]]:
-        """Transactional ids of processes that beat, and of those that no longer do: a worker's or another
-        dispatcher's open transaction stands in our way as well as an earlier owner's."""
-        now = self._clock.now()
-        live: set[str] = set()
-        stale: list[str] = []
-        for seen in self._fleet(now - RECENT_MS):
-            if seen.at < now - self._session_ms:
-                stale += seen.heartbeat.transactional_ids
-            else:
-                live.update(seen.heartbeat.transactional_ids)
-        return live, stale
 
     def _emit_due(self) -> int:
         """Choose, commit, apply. Returns the number of entries settled."""

@@ -18,13 +18,14 @@ from pipeline.core import keys
 from pipeline.core.errors import PoisonRecord, RetryStep
 from pipeline.core.identity import Identity
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import Command, DeadLetter, Run
+from pipeline.core.job import Command, DeadLetter, Heartbeat, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
-from pipeline.dispatcher import UNDECIDED_MS, Dispatcher
-from pipeline.heartbeat import Pulse
+from pipeline.dispatcher import Dispatcher
+from pipeline.fencing import UNDECIDED_MS
+from pipeline.heartbeat import Pulse, Seen
 from pipeline.ports import Put
 
 NAMES = Names("t")
@@ -57,7 +58,9 @@ class House:
         self.logs: dict[str, MemoryGroupLog] = {}
         self._ids = iter(range(1_000))
 
-    def dispatcher(self, name: str, index: MemoryIndex | None = None) -> Dispatcher:
+    def dispatcher(
+        self, name: str, index: MemoryIndex | None = None, fleet: Sequence[Seen] = ()
+    ) -> Dispatcher:
         def open_log(listener: Any) -> MemoryGroupLog:
             self.logs[name] = MemoryGroupLog(
                 self.cluster, NAMES.jobs, NAMES.dispatcher_group, listener, [f"t.{name}"]
@@ -78,6 +81,7 @@ class House:
                 process=name,
             ),
             events=self.told,
+            fleet=lambda since: [seen for seen in fleet if seen.at >= since],
         )
 
     def job(self, *, due_in: int = 0, payload: bytes = b"{}") -> Run:
@@ -171,6 +175,33 @@ def test_h18_an_open_transaction_of_an_earlier_owner_holds_the_takeover_until_it
     assert "fencing" in house.told.actions()
     assert set(heir.states.values()) == {PartitionState.RUNNING}
     assert len(house.fired()) == 2
+
+
+@pytest.mark.parametrize(("silent_ms", "fenced"), [(10_000, True), (0, False)], ids=["dead", "live"])
+def test_h18_a_dead_workers_open_transaction_is_fenced_and_a_live_ones_never(
+    house: House, silent_ms: int, fenced: bool
+) -> None:
+    """A worker that died inside its ack has put a retry on `jobs` that is neither there nor not there."""
+    epoch = house.cluster.init_transactions("t.worker")
+    house.cluster.begin("t.worker", epoch)
+    house.cluster.transactional_append("t.worker", epoch, Put(NAMES.jobs, 0, b"r/x", b"v"))
+    beat = Heartbeat(
+        process="w",
+        role="worker",
+        version="0",
+        host="h",
+        pid=2,
+        started_at=0,
+        generation=1,
+        transactional_ids=("t.worker",),
+    )
+    dispatcher = house.dispatcher("d", fleet=[Seen(beat, house.clock.now() - silent_ms)])
+    steps(dispatcher)
+    assert dispatcher.states[0] is PartitionState.RESTORING
+    house.clock.advance(UNDECIDED_MS)
+    steps(dispatcher)
+    assert ("fencing" in house.told.actions()) == fenced
+    assert (dispatcher.states[0] is PartitionState.RUNNING) == fenced
 
 
 def test_our_own_id_is_never_fenced(house: House) -> None:

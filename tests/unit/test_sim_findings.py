@@ -89,3 +89,19 @@ def test_a_late_copy_of_a_command_that_was_moved_home_is_dropped() -> None:
     assert [(put.topic, put.partition, put.value is None) for put in again.puts][1:] == [
         (NAMES.jobs, away.number, True)
     ], "an event that says so, and the tombstone"
+
+
+def test_how_a_job_ended_is_what_came_last_though_a_later_owner_s_clock_is_behind() -> None:
+    """An owner's now is a lower bound only; what an earlier owner wrote may bear a later time."""
+    owner = Owner(LAYOUT.home(JOB))
+    owner.read(keys.job_key(JOB), codec.RUN.encode(replace(run_of(JOB), due_at=NOW + HOUR)))
+    owner.command("update", at=NOW, job_id=JOB, payload=b"[2]")
+    later = Owner(owner.number, index=owner.index)
+    later.partition.next_offset = later.offset = owner.offset
+    cancel = Command(command_id=str(uuid.uuid4()), verb="cancel", job_id=JOB)
+    later.read(keys.command_key(cancel.command_id), codec.COMMAND.encode(cancel), at=NOW + 1)
+    emission = later.partition.emit(later.index.due(later.number, NOW, 10), NOW - 400)
+    assert [event.outcome for event in later.answers(emission)] == ["cancelled"]
+    later.partition.applied(emission)
+    later.echo(emission)
+    assert later.command("reschedule", at=NOW + 2, job_id=JOB, due_at=NOW).outcome == "cancelled"

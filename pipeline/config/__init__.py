@@ -7,21 +7,36 @@ default, converter and meaning stand beside it. `dueline config show` and `docs/
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import json
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
+from pipeline.config import values
+from pipeline.config.dev_store import DEV_STORE_FILE, running_dev_store
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import PAYLOAD_CEILING, PAYLOAD_LIMIT
-from pipeline.core.names import NAME, Names
+from pipeline.core.names import Names
 from pipeline.core.rates import Rates, parse_rate
+
+__all__ = [
+    "DEV_STORE",
+    "DEV_STORE_FILE",
+    "KAFKA_PREFIX",
+    "LOWEST_SESSION_MS",
+    "PREFIX",
+    "Settings",
+    "Shown",
+    "describe",
+    "load_settings",
+    "running_dev_store",
+    "secret",
+    "unknown_variables",
+    "variable",
+]
 
 T = TypeVar("T")
 
@@ -30,97 +45,10 @@ KAFKA_PREFIX = "DUELINE_KAFKA__"
 RATE = re.compile(r"DUELINE_QUEUES__(.+)__RATE")
 DEV_STORE = "dev store"
 """Source of a bootstrap address that was found in the state directory (DESIGN §10)."""
-DEV_STORE_FILE = "dev.json"
-"""In the state directory, by the embedded broker: {"bootstrap", "pid", "started_at", "cluster_id"}."""
 LOWEST_SESSION_MS = 3000
 """A shorter session lets a pause of the machine look like a crash (DESIGN §10)."""
 MAPPINGS = ("kafka", "queue_rates")
 HIDDEN = "********"
-
-
-# -- converters: from the value given (a string in the environment, anything as a keyword) -------------------
-
-
-def _text(value: object) -> str:
-    text = str(value)
-    if not text or "\0" in text:
-        raise ValueError("is empty or holds a NUL")
-    return text
-
-
-def _name(value: object) -> str:
-    text = _text(value)
-    if not NAME.fullmatch(text):
-        raise ValueError(f"{text!r} does not match [a-z0-9._-]{{1,80}}")
-    return text
-
-
-def _integer(low: int, high: int) -> Callable[[object], int]:
-    def convert(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError(f"{value!r} is not a whole number")
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not a whole number") from None
-        if not low <= number <= high:
-            raise ValueError(f"{number} is not within {low} … {high}")
-        return number
-
-    return convert
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def convert(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-        return str(value)
-
-    return convert
-
-
-_SERVER = re.compile(r"(?:[A-Z_]+://)?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
-
-
-def _servers(value: object) -> str:
-    for server in (parts := [part.strip() for part in _text(value).split(",")]):
-        match = _SERVER.fullmatch(server)
-        if match is None or not 0 < int(match["port"] or 9092) < 65536:
-            raise ValueError(f"{server!r} is not host:port")
-    return ",".join(parts)
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser().absolute()
-
-
-_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-
-
-def _hosts(value: object) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else [str(part) for part in cast("list[Any]", value)]
-    hosts = tuple(part.strip() for part in parts if part.strip())
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            _network(host)
-    return hosts
-
-
-def _address(value: object) -> str:
-    text = _text(value).strip("[]")
-    if not _HOST.fullmatch(text) or text.startswith("*"):
-        try:
-            ipaddress.ip_address(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is neither a host name nor an address") from None
-    return text
-
-
-def _network(text: str) -> None:
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither a host name, *.suffix nor a network") from None
 
 
 # -- librdkafka keys -----------------------------------------------------------------------------------------
@@ -191,55 +119,63 @@ class Settings:
 
     bootstrap_servers: str | None = _setting(
         None,
-        _servers,
+        values.servers,
         "Kafka brokers, host:port, comma-separated. Unset: the store of a running `dueline dev`.",
         "KAFKA_BOOTSTRAP_SERVERS",
     )
     prefix: str = _setting(
         "dueline",
-        _name,
+        values.name,
         "Namespace of an installation: its topics, groups and transactional ids start with it.",
     )
     state_dir: Path = _setting(  # noqa: RUF009 -- a field, not a value
-        _default_state_dir, _path, "Local state: the due index, instance ids, the development store."
+        _default_state_dir, values.path, "Local state: the due index, instance ids, the development store."
     )
-    queue: str = _setting("default", _name, "Queue of jobs that name none, and of workers that name none.")
-    concurrency: int = _setting(32, _integer(1, 10_000), "Runs a worker executes at the same time.")
+    queue: str = _setting(
+        "default", values.name, "Queue of jobs that name none, and of workers that name none."
+    )
+    concurrency: int = _setting(32, values.integer(1, 10_000), "Runs a worker executes at the same time.")
     payload_limit: int = _setting(
-        PAYLOAD_LIMIT, _integer(1, PAYLOAD_CEILING), "Largest payload a client accepts, in bytes of JSON."
+        PAYLOAD_LIMIT,
+        values.integer(1, PAYLOAD_CEILING),
+        "Largest payload a client accepts, in bytes of JSON.",
     )
     drain_timeout_ms: int = _setting(
-        30_000, _integer(0, 86_400_000), "How long a stopping process may finish what it has begun."
+        30_000, values.integer(0, 86_400_000), "How long a stopping process may finish what it has begun."
     )
     session_timeout_ms: int | None = _setting(
         None,
-        _integer(LOWEST_SESSION_MS, 1_800_000),
+        values.integer(LOWEST_SESSION_MS, 1_800_000),
         "Silence after which a process counts as gone. Unset: the lowest the brokers allow, not under 3 s.",
     )
     store_timeout_ms: int = _setting(
-        5_000, _integer(100, 600_000), "How long a request may take before the store counts as unreachable."
+        5_000,
+        values.integer(100, 600_000),
+        "How long a request may take before the store counts as unreachable.",
     )
     group_protocol: str = _setting(
-        "classic", _one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."
+        "classic", values.one_of("classic", "consumer"), "Group protocol: classic, or consumer (KIP-848)."
     )
     producers: int = _setting(
-        2, _integer(1, 8), "Transactional producers that take turns in a process, per group it is in."
+        2, values.integer(1, 8), "Transactional producers that take turns in a process, per group it is in."
     )
     metrics_host: str = _setting(
         "127.0.0.1",
-        _address,
+        values.address,
         "Address of /metrics, /healthz and /readyz. They ask for no password: beyond loopback, guard the port.",
     )
     metrics_port: int | None = _setting(
         None,
-        _integer(0, 65_000),
+        values.integer(0, 65_000),
         "Their port; the slot is added, then the first free one. Unset: 9464 (dispatchers), 9564 (workers). 0: off.",
     )
     lateness_probe: int = _setting(
-        50, _integer(0, 10_000), "Records a second that a dispatcher reads back to measure lateness. 0: off."
+        50,
+        values.integer(0, 10_000),
+        "Records a second that a dispatcher reads back to measure lateness. 0: off.",
     )
     http_allow: tuple[str, ...] = _setting(
-        (), _hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
+        (), values.hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
     )
     catchup_rate: float | None = _setting(
         None,
@@ -359,7 +295,7 @@ def _queue_rates(arguments: Mapping[str, object], sources: dict[str, str]) -> di
     found: dict[str, float] = {}
     for name, (value, source) in given.items():
         try:
-            found[_name(name)], sources[f"queues.{name}.rate"] = parse_rate(value), source
+            found[values.name(name)], sources[f"queues.{name}.rate"] = parse_rate(value), source
         except ValueError as error:
             field_name = f"queue_rates[{name!r}]" if source == "argument" else source
             raise InvalidInput(field_name, str(error)) from error
@@ -369,40 +305,6 @@ def _queue_rates(arguments: Mapping[str, object], sources: dict[str, str]) -> di
 def _client_key(variable_name: str) -> str:
     key = variable_name.removeprefix(KAFKA_PREFIX).lower()
     return key if key == "log_level" else key.replace("_", ".")  # librdkafka's one key with an underscore
-
-
-# -- the development store -----------------------------------------------------------------------------------
-
-
-def running_dev_store(state_dir: Path) -> str | None:
-    """Bootstrap address of the embedded broker of this state directory, if it runs; waits at most 0.3 s.
-
-    A pid alone proves nothing (it may have been given to another process since), so the port must answer too.
-    """
-    try:
-        found = json.loads((state_dir / DEV_STORE_FILE).read_text("utf-8"))
-        bootstrap, pid = str(found["bootstrap"]), int(found["pid"])
-        host, _, port = bootstrap.rpartition(":")
-        target = host.strip("[]"), int(port)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # no file, or one torn by a crash: nothing was promised, so nothing runs
-    return bootstrap if _alive(pid) and _answers(target) else None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (OSError, OverflowError):
-        return False  # gone, or another user's since
-    return True
-
-
-def _answers(target: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(target, timeout=0.3).close()
-    except (OSError, OverflowError):
-        return False
-    return True
 
 
 # -- showing -------------------------------------------------------------------------------------------------

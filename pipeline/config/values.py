@@ -1,0 +1,96 @@
+"""Converters of settings: from the value given (text in the environment, anything as a keyword) to the one used.
+
+ValueError says what is wrong with it, without naming the setting.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from pipeline.core.names import NAME
+
+
+def text(value: object) -> str:
+    text = str(value)
+    if not text or "\0" in text:
+        raise ValueError("is empty or holds a NUL")
+    return text
+
+
+def name(value: object) -> str:
+    given = text(value)
+    if not NAME.fullmatch(given):
+        raise ValueError(f"{given!r} does not match [a-z0-9._-]{{1,80}}")
+    return given
+
+
+def integer(low: int, high: int) -> Callable[[object], int]:
+    def convert(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(f"{value!r} is not a whole number")
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"{number} is not within {low} … {high}")
+        return number
+
+    return convert
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    def convert(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return convert
+
+
+_SERVER = re.compile(r"(?:[A-Z_]+://)?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
+
+
+def servers(value: object) -> str:
+    for server in (parts := [part.strip() for part in text(value).split(",")]):
+        match = _SERVER.fullmatch(server)
+        if match is None or not 0 < int(match["port"] or 9092) < 65536:
+            raise ValueError(f"{server!r} is not host:port")
+    return ",".join(parts)
+
+
+def path(value: object) -> Path:
+    return Path(text(value)).expanduser().absolute()
+
+
+_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+
+
+def hosts(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in cast("list[Any]", value)]
+    hosts = tuple(part.strip() for part in parts if part.strip())
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            _network(host)
+    return hosts
+
+
+def address(value: object) -> str:
+    given = text(value).strip("[]")
+    if not _HOST.fullmatch(given) or given.startswith("*"):
+        try:
+            ipaddress.ip_address(given)
+        except ValueError:
+            raise ValueError(f"{given!r} is neither a host name nor an address") from None
+    return given
+
+
+def _network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a host name, *.suffix nor a network") from None
