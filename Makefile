@@ -8,7 +8,7 @@ STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance nemesis kill-points coverage wheel clean
+.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ nemesis: $(STAMP) ## dispatchers killed and frozen at every step; rules left out
 kill-points: $(STAMP) ## six of the 24 kill points, other ones with each commit
 	@DUELINE_KILL_POINT_TURN=$${DUELINE_KILL_POINT_TURN:-$$(git rev-list --count HEAD 2>/dev/null || echo $$(($$(date +%s) / 86400)))} \
 		$(PYTEST) tests/nemesis/test_kill_points.py
+
+bench: $(STAMP) ## each figure of this machine and store beside a bare loop
+	@$(BIN)/dueline bench
 
 coverage: $(STAMP) ## unit tests with branch coverage; core must stay at 100 %
 	@rm -f .coverage .coverage.*

@@ -34,7 +34,7 @@ from pipeline.runs import (
     occurrence_of,
     told_of,
 )
-from pipeline.view import OCCURRENCE, OUTCOME
+from pipeline.view import OCCURRENCE, OUTCOME, REQUEUED
 
 KEY_LIMIT = 1_000
 TEXTS_CEILING = 160_000
@@ -57,7 +57,7 @@ class Answer:
 
 def execute(entry: Entry, emission: Emission) -> None:
     """Execute the command in `entry`, answer it and tombstone it."""
-    event = codec.EVENT.decode(entry.value) if entry.detail == ANSWERED else _event(entry, emission)
+    event = codec.EVENT.reread(entry.value) if entry.detail == ANSWERED else _event(entry, emission)
     told = emission.tell(entry.record_key[2:], event)
     emission.end(entry, "executed", [(OUTCOME, told)])
     waited = emission.now - int(entry.detail) if entry.detail.isdecimal() else -1
@@ -65,7 +65,7 @@ def execute(entry: Entry, emission: Emission) -> None:
 
 
 def _event(entry: Entry, emission: Emission) -> Event:
-    command = codec.COMMAND.decode(entry.value)
+    command = codec.COMMAND.reread(entry.value)
     answer = _answer(command, entry.offset, emission)
     return Event(
         id=command.command_id,
@@ -348,7 +348,7 @@ def _requeue(command: Command, found: Found, emission: Emission) -> Answer:
     run = replace(_run(wanted, found.job_id, found.occurrence_id, emission), run=highest + 1)
     stopped = emission.view.entry(keys.stopped_key(found.occurrence_id))
     if stopped is not None:
-        emission.end(stopped, "requeued")
+        emission.end(stopped, REQUEUED.decode())
     place = file_run(emission.site, run, emission.now).place
     emit_run(found.occurrence_id, run.run, place, codec.RUN.encode(run), emission)
     return _of(found, "requeued", run=run.run, due_at=emission.now)

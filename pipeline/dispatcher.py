@@ -20,7 +20,7 @@ from pipeline.core.errors import (
     StoreUnreachable,
 )
 from pipeline.core.identity import Identity
-from pipeline.core.job import EARLIEST, GroupGuard, Heartbeat, Owned, Takeover
+from pipeline.core.job import EARLIEST, LATEST, GroupGuard, Heartbeat, Owned, Takeover
 from pipeline.core.rates import Rates
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
@@ -31,6 +31,7 @@ from pipeline.guard import check_guards, guard_puts
 from pipeline.heartbeat import Pulse, Seen
 from pipeline.partition import Partition
 from pipeline.ports import (
+    Action,
     Clock,
     CommittedOffset,
     Events,
@@ -260,6 +261,10 @@ class Dispatcher:
                 for half, count in halves(chosen, size // 2)
             )
         (partition, (entry,)) = chosen[0]
+        if entry.action == Action.DEAD:  # not even its dead letter is taken: nothing else may wait for it
+            self._events.on("unburied", partition=partition.number, offset=entry.offset, reason=str(poison))
+            partition.postpone([entry._replace(fire_at=LATEST)])
+            return 0
         self._events.on("condemned", partition=partition.number, offset=entry.offset, reason=str(poison))
         return self._settle([(partition, [condemn(entry, f"unappendable: {poison}")])], 1)
 

@@ -25,6 +25,7 @@ class Emission:
     """The records that settle some entries of partition `number`, decided at `now` by the store's clock."""
 
     __slots__ = (
+        "_at",
         "_ended",
         "_jobs",
         "_places",
@@ -40,17 +41,20 @@ class Emission:
         "view",
     )
 
-    def __init__(self, site: Site, index: Index, number: int, now: int) -> None:
+    def __init__(self, site: Site, index: Index, number: int, now: int, log_time: int = 0) -> None:
         self.site = site
         self.number = number
         self.now = now
+        self._at = max(now, log_time)
+        """When what ends here ended, for the memory: never before what the partition has read, since another owner's
+        clock may have been ahead of ours."""
         self.view = View(index, number)
         self.puts: list[Put] = []
         self.own: list[bytes] = []
         """Record keys written on this partition: they come back through the log."""
         self._jobs = site.names.jobs
         self._places: dict[str, tuple[str, int, Headers]] = {}
-        self._ended = now, b"fired"
+        self._ended = self._at, b"fired"
         self.fired = 0
         self.dead = 0
         self.answered: list[tuple[Event, int]] = []
@@ -91,7 +95,7 @@ class Emission:
         headers: Headers = [(END, end.encode()), ("base", b"%d" % entry.offset), *more]
         self.puts.append(Put(self._jobs, self.number, entry.record_key, None, headers))
         self.own.append(entry.record_key)
-        self.view.end(entry.record_key, entry, headers, self.now)
+        self.view.end(entry.record_key, entry, headers, self._at)
 
     def put_at(self, home: int, key: bytes, value: bytes) -> None:
         """Put a record at its home partition, another one than this."""

@@ -206,7 +206,9 @@ class _Folding:
         if told is not None and _is_answer(told):
             return self.owed(Action.COMMAND, ANSWERED, told)
         # Relative times count from when the log took the command, wherever it waits afterwards.
-        value = codec.COMMAND.encode(resolved(command, self._log_time()))
+        absolute = resolved(command, self._log_time())
+        plain = absolute is command and self._value.startswith(codec.COMMAND.frame)
+        value = self._value if plain else codec.COMMAND.encode(absolute)
         home = self._home_of(command)
         if home in (None, self._view.number):
             return self.owed(Action.COMMAND, str(self._log_time()), value)

@@ -44,6 +44,8 @@ class Partition:
         self.next_offset = 0
         self._epoch = -1
         self._synced_at = 0
+        self._log_time = 0
+        """Latest LogAppendTime read in this assignment."""
         self._echoes: Counter[bytes] = Counter()
         """Record keys of our own committed writes that have not come back yet (H8)."""
 
@@ -128,6 +130,7 @@ class Partition:
             self.next_offset = offset + 1
         if records:
             self._epoch = records[-1].leader_epoch() or -1
+            self._log_time = max(self._log_time, records[-1].timestamp()[1])
         self.next_offset = max(self.next_offset, position)
         self._synced_at = now
         view.delta.position = self._position(now)
@@ -206,7 +209,7 @@ class Partition:
 
     def emit(self, entries: Iterable[Entry], now: int) -> Emission:
         """The records that settle `entries`, and the index changes to apply once they have committed."""
-        emission = Emission(self._site, self._index, self.number, now)
+        emission = Emission(self._site, self._index, self.number, now, self._log_time)
         settle_all(entries, emission)
         return emission
 

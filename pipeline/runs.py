@@ -42,7 +42,7 @@ def holder_by_id(job_id: str, emission: Emission) -> tuple[Entry, KeyState] | No
     """The state of the key of a keyed job, whatever its incarnation."""
     key = emission.view.fact(keys.holder_key(job_id.encode()))
     entry = emission.view.entry(KEYED + key) if key is not None else None
-    return None if entry is None else (entry, codec.KEY_STATE.decode(entry.value))
+    return None if entry is None else (entry, codec.KEY_STATE.reread(entry.value))
 
 
 def keep_state(key: bytes, state: KeyState, emission: Emission, headers: Headers | None = None) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.ids import keyed_id
-from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY
+from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY, STOPPED
 from pipeline.ports import Action, Delta, Entry, Index, Record
 
 END, OUTCOME, OCCURRENCE, RUN, WORK = "end", "outcome", "occurrence", "run", "work"
 """Headers of a tombstone: how the record ended; the answer of a command; the occurrence that held a key; the highest
 run and where it stands, `<queue>/<partition>`."""
+REQUEUED = b"requeued"
+"""How a stop ends whose job is to run again."""
 
 
 class View:
@@ -77,6 +79,9 @@ class View:
             self.delta.ended[key[2:]] = at, header(headers, OUTCOME)
         elif kind == KEYED:
             self._release(key, headers, at)
+        elif kind == STOPPED and header(headers, END) == REQUEUED:
+            occurrence = key[2:]  # it runs again, and so does the job that is named without it
+            self.delta.ended[occurrence] = self.delta.ended[occurrence.partition(b".")[0]] = at, b"fired"
         elif kind == RETRY and header(headers, END) == b"stopped":
             self.delta.ended[key[2:].rpartition(b"/")[0]] = at, b"stopped"
 

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from fastavro import parse_schema, schemaless_reader
 
-from pipeline.codec.shape import HOSTILE, Schema, Shape, read_strictly, write
+from pipeline.codec.shape import HOSTILE, Schema, Shape, read_leading, read_strictly, write
 from pipeline.core.errors import InvalidInput, Undecodable, UnknownFingerprint
 
 T = TypeVar("T")
@@ -90,6 +90,11 @@ class Codec(Generic[T]):
         self._frame = self._version.frame
 
     @property
+    def frame(self) -> bytes:
+        """How the bytes of a value of the current version begin."""
+        return self._frame
+
+    @property
     def fingerprint(self) -> str:
         return self._version.fingerprint
 
@@ -118,6 +123,13 @@ class Codec(Generic[T]):
             value: T = self._shape.together(read_strictly(self.schema, data, FRAME))
         except (*HOSTILE, InvalidInput) as error:
             raise self._undecodable(error) from None
+        return value
+
+    def reread(self, data: bytes) -> T:
+        """The value of bytes that `decode` has taken before, or `encode` made: nothing is checked a second time."""
+        if data[:FRAME] != self._frame:
+            return self.decode(data)
+        value: T = self._shape.together(read_leading(self.schema, data, FRAME)[0])
         return value
 
     @cached_property

@@ -55,8 +55,6 @@ class Plant:
     slot: Slot
     identity: Identity
     layout: Layout
-    cluster_id: str
-    topic_id: str
     fleet_partitions: int
     admin: TopicAdmin
     sessions: dict[str, int] = field(default_factory=dict)
@@ -132,8 +130,6 @@ def plant(settings: Settings, role: str, slot_number: int | None, stop: Stop) ->
                 started_at=started_at,
             ),
             layout=layout,
-            cluster_id=admin.cluster_id(),
-            topic_id=admin.topic_id(settings.names.jobs),
             fleet_partitions=admin.partitions(settings.names.fleet),
             admin=admin,
             appender=appender,
@@ -207,8 +203,9 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
         site = Site(
             names=names,
             layout=plant.layout,
-            cluster_id=plant.cluster_id,
-            topic_id=plant.topic_id,
+            # Anew each time the clients are built: the topic may have been deleted and made again meanwhile (H13).
+            cluster_id=plant.admin.cluster_id(),
+            topic_id=plant.admin.topic_id(names.jobs),
             stale_after_ms=DELETE_RETENTION_MS // 2,
             read_layout=lambda: load_layout(plant.settings),
             read_guards=guards,

@@ -66,6 +66,14 @@ class Clients:
         self.watch.jobs[id_] = Job(id_, due, run.payload, placed=partition == home)
         self._send(self.put(partition, keys.job_key(id_), codec.RUN.encode(run)))
 
+    def poison(self) -> None:
+        """A job that passes every check, and whose run no broker will ever take."""
+        pending = [job for job in self.watch.jobs.values() if job.pending]
+        if pending:
+            job = self.random.choice(pending)
+            job.poisoned = True
+            self.world.poisoned.add(job.occurrence.encode())
+
     def _run(self, id_: str, due: int, **changes: Any) -> Run:
         run = Run(
             job_id=id_, occurrence_id=id_, due_at=due, run=1, queue="default", handler="sim.job",

@@ -35,10 +35,13 @@ class Job:
     """When the last of them was due."""
     cancelled: bool = False
     stopped: bool = False
+    poisoned: bool = False
+    """Whether no broker takes its first run."""
+    dead: bool = False
 
     @property
     def pending(self) -> bool:
-        return not self.runs and not self.cancelled
+        return not self.runs and not self.cancelled and not self.dead
 
 
 class Watch:
@@ -69,6 +72,7 @@ class Watch:
             NAMES.events: self._event,
             NAMES.jobs: self._jobs,
             NAMES.acks("default"): self._ack,
+            NAMES.dead: self._dead,
         }
 
     def saw(self, records: Sequence[MemoryRecord]) -> None:
@@ -108,6 +112,13 @@ class Watch:
         if record.key().startswith(b"t/"):
             ack = codec.ACK.decode(record.value() or b"")
             self.acks.setdefault((ack.occurrence_id, ack.run), []).append(ack.token)
+
+    def _dead(self, record: MemoryRecord) -> None:
+        letter = codec.DEAD_LETTER.decode(record.value() or b"")
+        job = None if letter.run is None else self.jobs.get(letter.run.occurrence_id)
+        if job is not None and letter.source_topic == NAMES.jobs:
+            self.expect(job.pending and job.poisoned, f"buried: {job}: {letter}")
+            job.dead = True
 
     # -- events: answers --------------------------------------------------------------------------------------
 
@@ -196,7 +207,9 @@ class Watch:
             job.stopped = True
 
     def _fired(self, command: Command, event: Event, job: Job | None) -> None:
-        self.expect(self._runs_of(event), f"{event} of what has not fired: {job}")
+        start = f"{event.occurrence_id}."
+        dead = [j for o, j in self.jobs.items() if j.dead and (j is job or o.startswith(start))]
+        self.expect(dead or self._runs_of(event), f"{event} of what has not fired: {job}")
 
     def _runs_of(self, event: Event) -> list[int]:
         job = self.jobs.get(event.occurrence_id or "")
@@ -318,6 +331,8 @@ class Watch:
                 legal = not job.runs
             case "stopped" | "released":
                 legal = bool(job.runs)
+            case "dead":
+                legal = job.dead
             case "expired":
                 legal = self._over(state)
             case _:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from pipeline import codec
 from pipeline.adapters.executors import InlineExecutor
 from pipeline.adapters.memory import CommitFault, MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_index import MemoryIndex
-from pipeline.core.errors import RebuildClients, RetryStep
+from pipeline.core.errors import PoisonRecord, RebuildClients, RetryStep
 from pipeline.core.handler import Registry
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
@@ -60,6 +61,8 @@ class FaultyLog(MemoryGroupLog):
 
     random: Random
     cut = False
+    poisoned: set[bytes]
+    """Occurrences whose first run no broker takes."""
 
     def poll(self, limit: int, timeout_ms: int) -> Sequence[Record]:
         return [] if self.cut else super().poll(self.random.choice([0, 1, 5, limit]), timeout_ms)
@@ -70,6 +73,14 @@ class FaultyLog(MemoryGroupLog):
         if self.cut:
             raise RetryStep("no broker can be reached")
         super().commit(puts, offsets, membership)
+
+    def _append(
+        self, id_: str, puts: Sequence[Put], offsets: Mapping[int, CommittedOffset], membership: Membership
+    ) -> None:
+        bad = self.poisoned.intersection(put.key for put in puts if put.topic == NAMES.work("default"))
+        if any(codec.RUN.decode(put.value or b"").run == 1 for put in puts if bad and put.key in bad):
+            raise PoisonRecord(f"no broker takes {bad}")
+        super()._append(id_, puts, offsets, membership)
 
     def fence(self, *transactional_ids: str) -> None:
         if not self.cut:
@@ -138,6 +149,7 @@ class World:
             names=NAMES, layout=LAYOUT, cluster_id="c", topic_id="t", stale_after_ms=STALE_AFTER_MS
         )
         self.told = Told()
+        self.poisoned: set[bytes] = set()
         self.handle: Callable[..., Any] = lambda ctx, **payload: None
         self.dispatchers = [Process(f"d{n}", self._dispatcher, self.new_index()) for n in range(dispatchers)]
         self.workers = [Process(f"w{n}", self._worker, None) for n in range(workers)]
@@ -169,7 +181,7 @@ class World:
     def _open(self, process: Process, topic: str, group: str) -> Callable[[Any], MemoryGroupLog]:
         def open_log(listener: Any) -> MemoryGroupLog:
             process.log = self.log_class(self.cluster, topic, group, listener, [process.id])
-            process.log.random = self.random
+            process.log.random, process.log.poisoned = self.random, self.poisoned
             return process.log
 
         return open_log

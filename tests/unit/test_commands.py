@@ -355,6 +355,24 @@ def test_requeue_brings_a_waiting_retry_forward_and_leaves_a_pending_job_alone(o
     assert [each.run for each in fired(owner, NOW + 6_000)] == [2]
 
 
+def test_a_requeued_job_is_no_longer_stopped(owner: Owner) -> None:
+    (run,) = fired(owner, NOW + 5_000)
+    retry(owner, run, NOW + HOUR)
+    assert owner.command("cancel", job_id=JOB, at=NOW + 6_000).outcome == "stopped"
+    owner.command("requeue", at=NOW + 7_000, job_id=JOB, handler="email.send", seen_run=1)
+    assert owner.command("cancel", job_id=JOB, at=NOW + 8_000).outcome == "fired"
+
+
+def test_what_an_owner_with_a_slower_clock_ends_is_remembered_as_the_last(owner: Owner) -> None:
+    owner.command("reschedule", job_id=JOB, due_at=NOW + HOUR, at=NOW + 500)
+    heir = Owner(owner.number, index=owner.index)
+    heir.offset = owner.offset
+    heir.partition.open(NOW)
+    heir.read(keys.takeover_key(owner.number), b"seen", at=NOW + 500)
+    assert heir.command("cancel", job_id=JOB, at=NOW + 100).outcome == "cancelled"
+    assert heir.command("cancel", job_id=JOB, at=NOW + 100).outcome == "cancelled"
+
+
 def test_requeue_lets_a_stopped_job_run_again(owner: Owner) -> None:
     (run,) = fired(owner, NOW + 5_000)
     retry(owner, run, NOW + HOUR)

@@ -279,6 +279,27 @@ def test_a_cancel_in_the_first_half_of_a_bisected_batch_holds_in_the_second(
     assert len(sizes) < 25, "found by halving, not by trying"
 
 
+def test_a_record_whose_dead_letter_is_refused_too_holds_up_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = house.dispatcher("d")
+    steps(dispatcher)
+    commit = house.logs["d"].commit
+
+    def refuse(puts: Sequence[Put], offsets: Any, membership: Any) -> None:
+        if any(b"poison" in (put.value or b"") for put in puts):
+            raise PoisonRecord("too large")
+        commit(puts, offsets, membership)
+
+    monkeypatch.setattr(house.logs["d"], "commit", refuse)
+    house.job(payload=b'"poison"')
+    others = [house.job() for _ in range(9)]
+    steps(dispatcher, 30)
+    assert {run.job_id for run in house.fired()} == {run.job_id for run in others}
+    assert "unburied" in house.told.actions()
+    assert house.dead() == []
+
+
 def test_a_batch_that_is_too_much_for_its_time_out_gets_smaller_until_it_passes(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,3 +105,24 @@ def test_how_a_job_ended_is_what_came_last_though_a_later_owner_s_clock_is_behin
     later.partition.applied(emission)
     later.echo(emission)
     assert later.command("reschedule", at=NOW + 2, job_id=JOB, due_at=NOW).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("named", [JOB, keyed_id("invoice")], ids=["anonymous", "keyed"])
+def test_a_stopped_job_that_was_requeued_is_not_said_to_be_stopped(named: str) -> None:
+    """Nothing stops what follows the new run."""
+    owner = Owner(LAYOUT.home(named))
+    if named == JOB:
+        owner.read(keys.job_key(JOB), codec.RUN.encode(replace(run_of(JOB), due_at=NOW)))
+        occurrence = JOB
+    else:
+        occurrence = owner.command("create", key="invoice", handler="bill").occurrence_id or ""
+    owner.commit(NOW)
+    again = replace(run_of(named), occurrence_id=occurrence, run=2, due_at=NOW + HOUR)
+    owner.read(keys.retry_key(occurrence, 1), codec.RUN.encode(again))
+    assert [owner.command("cancel", job_id=named).outcome for _ in range(2)] == ["stopped", "stopped"]
+    more = {"job_id": occurrence, "handler": "bill", "seen_run": 1}
+    assert owner.command("requeue", **more).outcome == "requeued"
+    assert [owner.command("cancel", job_id=each).outcome for each in (named, occurrence)] == [
+        "fired",
+        "fired",
+    ]
