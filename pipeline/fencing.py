@@ -9,7 +9,7 @@ from pipeline.heartbeat import Seen
 from pipeline.partition import Partition
 from pipeline.ports import Clock, Events, GroupLog
 
-UNDECIDED_MS = 1_000
+UNDECIDED_MS = 500
 """A takeover record not back after this long waits behind somebody's open transaction."""
 RECENT_MS = 60_000
 """How far back heartbeats are read for dead processes that hold a transaction open."""

@@ -25,6 +25,8 @@ from pipeline.view import WORK, View, header, headers_of
 CREATION_LIMIT_MS = 15 * 60_000
 """A `j/` record appended later than this after its `created_at` is refused: the fired memory of 30 minutes
 could no longer tell whether it is a late duplicate (DESIGN §4)."""
+ENDED = (b"fired", b"cancelled", b"dead")
+"""How a changed job ends. A foreign tombstone of what its creator put says nothing of it."""
 DUPLICATE, SUPERSEDED, CHANGED = "duplicate", "superseded", b"changed"
 CREATE = "create"
 ANSWERED = "answered"
@@ -162,7 +164,7 @@ class _Folding:
             return elsewhere
         view, key = self._view, id_.encode()
         ended = view.ended(key, self._log_time())
-        if ended not in (None, CHANGED):
+        if ended in ENDED:
             return self._duplicate(ended, head)
         # Whoever wrote it: of the two records of one job only this one fires.
         before = view.entry(keys.job_key(id_))

@@ -335,7 +335,8 @@ class RocksIndex:
         return removed
 
     def _put_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> None:
-        prefix, pack, put = _PREFIX.pack(partition, KEY), _ORDER.pack, batch.put
+        prefix, pack, head, put = _PREFIX.pack(partition, KEY), _ORDER.pack, _HEAD.pack, batch.put
+        first = here.mark
         for key, (_, entry) in delta.entries.items():
             if entry is None:
                 continue
@@ -343,14 +344,14 @@ class RocksIndex:
             _, fire_at, offset, action, value, detail = entry
             kind = HELD if action == Action.HOLD else DUE
             row, told = pack(partition, kind, fire_at) + key, detail.encode()
-            put(row, _HEAD.pack(offset, action, len(told)) + told + value)
-            if row != _plain_row(partition, key):
+            put(row, head(offset, action, len(told)) + told + value)
+            if not (kind == DUE and _says_itself(key, fire_at)):
                 put(prefix + key, _PLACE.pack(fire_at, kind))
                 here.odd = here.odd or key.startswith(JOB)
-            if kind == DUE:
-                here.added(row)
-            else:
+            if kind == HELD:
                 here.held = True
+            elif row < first or row <= here.tail or row < here.fresh:
+                here.added(row)
 
     def wipe(self, partition: int) -> None:
         self._db.delete_range(_PREFIX.pack(partition, FIRST), _PREFIX.pack(partition, PAST))
@@ -394,6 +395,14 @@ def _plain_row(partition: int, record_key: bytes) -> bytes | None:
         return _ORDER.pack(partition, DUE, due_in(record_key[2:])) + record_key
     except Undecodable:
         return None
+
+
+def _says_itself(record_key: bytes, fire_at: int) -> bool:
+    """Whether the row of an entry due then needs no KEY row."""
+    try:
+        return record_key.startswith(JOB) and due_in(record_key[2:]) == fire_at
+    except Undecodable:
+        return False
 
 
 def _row(partition: int, place: bytes, record_key: bytes) -> bytes:

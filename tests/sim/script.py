@@ -155,19 +155,19 @@ def failure(events: Script, dispatchers: int, workers: int, world: type[World] =
     return None
 
 
-def shortest(events: Script, fails: Callable[[Script], bool], seconds: float = 20.0) -> Script:
+def shortest(events: Script, fails: Callable[[Script], bool], seconds: float = 30.0) -> Script:
     """Events left out, while what is left still fails: first large pieces, then single ones."""
     deadline = time.monotonic() + seconds
     size = len(events) // 2
-    while size:
-        start = 0
+    while size and time.monotonic() < deadline:
+        before, start = len(events), 0
         while start < len(events) and time.monotonic() < deadline:
             shorter = events[:start] + events[start + size :]
             if fails(shorter):
                 events = shorter
             else:
                 start += size
-        size //= 2
+        size = size // 2 if len(events) == before or size > 1 else 1
     return events
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from sim.script import WEIGHTS, Play
 
+SHRINKING_S = 360
+"""What fails is made short first, for up to five minutes."""
 SALTS = st.integers(0, 1 << 12)
 RARE = sorted(name for name, weight in WEIGHTS.items() if weight < 1)
 ASKED = [
@@ -82,6 +85,7 @@ class Installation(RuleBasedStateMachine):
 
 
 TestInstallation = Installation.TestCase
+TestInstallation.pytestmark = pytest.mark.timeout(SHRINKING_S)  # type: ignore[attr-defined]
 TestInstallation.settings = settings(
     max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -58,6 +58,12 @@ def test_a_change_read_back_after_a_rebuild_is_the_job(owner: Owner) -> None:
     assert fired(again.commit(NOW + 1).puts) == 1
 
 
+def test_a_foreign_tombstone_of_what_its_creator_put_does_not_end_a_changed_job(owner: Owner) -> None:
+    owner.read(keys.job_key(ID), None)
+    owner.read(keys.changed_key(ID), codec.RUN.encode(run_of(ID, due_at=NOW)))
+    assert fired(owner.commit(NOW).puts) == 1
+
+
 @pytest.mark.parametrize(("after", "fires"), [(LAST_RUN - 1, True), (LAST_RUN, False)])
 def test_a_run_that_can_have_no_token_is_not_emitted(owner: Owner, after: int, fires: bool) -> None:
     key = keys.retry_key(ID, after)
