@@ -16,7 +16,7 @@ from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.ids import KeyedId, command_job_id, keyed_id, occurrence_of_keyed, parse_id
-from pipeline.core.job import EARLIEST, LATEST, PAYLOAD_CEILING, Command, Event, KeyState, Run
+from pipeline.core.job import EARLIEST, KEY_LIMIT, LATEST, PAYLOAD_CEILING, Command, Event, KeyState, Run
 from pipeline.core.token import LAST_RUN
 from pipeline.core.topics import DEFAULT_QUEUE, WORK_RETENTION_MS
 from pipeline.emission import Emission
@@ -36,7 +36,6 @@ from pipeline.runs import (
 )
 from pipeline.view import OCCURRENCE, OUTCOME, REQUEUED
 
-KEY_LIMIT = 1_000
 TEXTS_CEILING = 160_000
 """Bytes of what a run has beside its payload: the run of a command that was taken must be taken too."""
 CONFLICTS = ("existing", "replace", "debounce", "reject")
@@ -85,6 +84,8 @@ def _event(entry: Entry, emission: Emission) -> Event:
 def _answer(command: Command, offset: int, emission: Emission) -> Answer:
     verb = _VERBS.get(command.verb)
     try:
+        if command.delay_ms is not None:  # one that could be resolved is a due time by now
+            raise InvalidInput("delay_ms", "excludes due_at" if command.due_at is not None else "is negative")
         if command.verb == "create":
             return _create(command, offset, emission)
         if verb is None:
@@ -123,8 +124,8 @@ def _create(command: Command, offset: int, emission: Emission) -> Answer:
     id_ = keyed_id(command.key)
     if emission.site.layout.home(id_) != emission.number:
         raise InvalidInput("key", "has another home")
-    if not command.key or "\0" in command.key or len(command.key) > KEY_LIMIT:
-        raise InvalidInput("key", f"is empty, holds a NUL or is longer than {KEY_LIMIT} characters")
+    if not command.key or "\0" in command.key or len(command.key.encode()) > KEY_LIMIT:
+        raise InvalidInput("key", f"is empty, holds a NUL or is longer than {KEY_LIMIT} bytes")
     if command.on_conflict not in (None, *CONFLICTS):
         raise InvalidInput("on_conflict", f"is none of {', '.join(CONFLICTS)}")
     hold_of(command.unique or FINISHED)
@@ -216,7 +217,7 @@ def _conflict(command: Command, wanted: Run, entry: Entry, state: KeyState, emis
         outcome="rejected" if command.on_conflict == "reject" else "existing",
         job_id=wanted.job_id,
         occurrence_id=occurrence_of(entry.record_key, state).decode(),
-        due_at=None if current is None else current.due_at,
+        due_at=_due_of(state, occurrence_of(entry.record_key, state).decode(), emission),
         reason=state.phase,
     )
     if current is None:
@@ -238,6 +239,14 @@ def _conflict(command: Command, wanted: Run, entry: Entry, state: KeyState, emis
             return existing
     keep_state(entry.record_key, replace(state, run=run, changed_at=emission.now), emission)
     return _created(run, outcome)
+
+
+def _due_of(state: KeyState, occurrence: str, emission: Emission) -> int:
+    """When the run that is to come is due, else when the last one was emitted."""
+    if state.run is not None:
+        return state.run.due_at
+    retry = emission.view.entry(keys.retry_key(occurrence, state.highest_run))
+    return state.changed_at if retry is None else retry.fire_at
 
 
 # -- changing what is pending -----------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pipeline import codec
-from pipeline.commands import execute
+from pipeline.commands import ANSWER, execute
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import Event, Run
-from pipeline.core.keys import ANONYMOUS, KEYED
+from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED
 from pipeline.emission import LONGEST_KEY, Emission
-from pipeline.filing import FINISHED, STARTED, TO_FIRE, hold_of
+from pipeline.filing import DETAIL_LIMIT, FINISHED, STARTED, TO_FIRE, hold_of
 from pipeline.fold import DUPLICATE, SUPERSEDED
 from pipeline.ports import Action, Entry
 from pipeline.runs import FIRED, emit_run, holder_of, keep_state, told_of
@@ -123,10 +123,32 @@ def _bury(entry: Entry, emission: Emission) -> None:
     """A record key so long that no tombstone of it may fit the log is only forgotten here: an index made anew buries
     it again, under the same place."""
     emission.bury(entry)
+    if entry.record_key.startswith(COMMAND):
+        _refuse(entry, emission)
     if len(entry.record_key) > LONGEST_KEY:
         emission.view.delta.remove(entry)
     else:
         emission.end(entry, "dead", _holder(entry))
+
+
+def _refuse(entry: Entry, emission: Emission) -> None:
+    """Whoever sent a command that nobody can read, under a key that is one, waits for its answer all the same."""
+    try:
+        id_ = keys.parse_jobs_key(entry.record_key).id
+    except Undecodable:
+        return
+    reason = entry.detail[:DETAIL_LIMIT]
+    event = Event(
+        id=id_,
+        kind=ANSWER,
+        at=emission.now,
+        command_id=id_,
+        outcome="refused",
+        reason=reason,
+        detail={"verb": ""},
+    )
+    emission.tell(id_.encode(), event)
+    emission.answered.append((event, -1))
 
 
 def _holder(entry: Entry) -> list[tuple[str, bytes]]:

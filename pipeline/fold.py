@@ -230,12 +230,10 @@ class _Folding:
 
 def resolved(command: Command, log_time: int) -> Command:
     """The command with an absolute due time."""
-    if command.delay_ms is not None and command.due_at is None:
-        due_at = min(
-            log_time + max(command.delay_ms, 0), LATEST + 1
-        )  # beyond it is refused, whatever it says
+    if command.delay_ms is not None and command.delay_ms >= 0 and command.due_at is None:
+        due_at = min(log_time + command.delay_ms, LATEST + 1)  # beyond it is refused, whatever it says
         return replace(command, due_at=due_at, delay_ms=None)
-    if command.verb == CREATE and command.due_at is None:
+    if command.verb == CREATE and command.due_at is None and command.delay_ms is None:
         return replace(command, due_at=log_time)
     return command
 

@@ -17,6 +17,8 @@ from pipeline.ports import Action, Delta, Entry, Index, Record
 END, OUTCOME, OCCURRENCE, RUN, WORK = "end", "outcome", "occurrence", "run", "work"
 """Headers of a tombstone: how the record ended; the answer of a command; the occurrence that held a key; the highest
 run and where it stands, `<queue>/<partition>`."""
+CHANGED = b"changed"
+"""How the record of a job's creator ends once the owner's own stands for it."""
 REQUEUED = b"requeued"
 """How a stop ends whose job is to run again."""
 
@@ -74,7 +76,10 @@ class View:
             self.delta.remove(entry)
         kind = key[:2]
         if kind in ANONYMOUS:
-            self.delta.ended[key[2:]] = at, header(headers, END)
+            end = header(headers, END)
+            # A late copy was told that the job is changed; the job itself may have ended since.
+            if end != CHANGED or self.ended(key[2:], at) in (None, CHANGED):
+                self.delta.ended[key[2:]] = at, end
         elif kind == COMMAND:
             self.delta.ended[key[2:]] = at, header(headers, OUTCOME)
         elif kind == KEYED:

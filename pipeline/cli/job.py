@@ -91,6 +91,8 @@ def _create_one(given: dict[str, Any], now: bool) -> int:
 
     if now and "in_" in given:
         raise click.UsageError("--now excludes --in")
+    if now and "at" in given:
+        raise click.UsageError("--now excludes --at")
     if given.keys() >= {"at", "in_"}:
         raise click.UsageError("--at excludes --in")
     if now:

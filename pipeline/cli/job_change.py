@@ -90,10 +90,11 @@ def update(id_: str, payload: str, wait: str) -> int:
 @_wait
 def requeue(id_: str, wait: str) -> int:
     """Run a job once more, at once, its failures forgotten. The outcome is `requeued`; `brought_forward`: its
-    pending retry runs now; `pending`: it has not fired, nothing was done (exit code 4); `unknown` (1).
+    pending retry runs now; `pending`, `cancelled`: it has not fired, nothing was done (exit code 4); `not_found` (3);
+    `unknown` (1). A run that is queued or running goes on beside the new one.
     """
     change = _changed(lambda app: app.requeue(id_, wait=wait))
-    return _answer(change, EXIT_CODES[change.outcome], "run", "due_at")
+    return _answer(change, _of_change(change), "run", "due_at")
 
 
 def _changed(ask: Callable[[Dueline], JobChange]) -> JobChange:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.job_input import pair
+from pipeline.cli.job_input import named_as_options, pair
 from pipeline.cli.output import emit, note, table
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import JobStatus
@@ -27,7 +27,7 @@ def get(id_: str) -> None:
     """
     from pipeline.cli.store import following
 
-    with following() as store:
+    with named_as_options(), following() as store:
         emit(store.follower.job(id_), _job_text)
 
 
@@ -62,7 +62,7 @@ def why(id_: str) -> None:
     """
     from pipeline.cli.store import following
 
-    with following() as store:
+    with named_as_options(), following() as store:
         reason = store.follower.why(id_, store.parts.clock.now())
         status = None if reason.status is None else str(reason.status)
         view = {"id": id_, "status": status, "waits_for": reason.waits_for, "sentence": reason.sentence}

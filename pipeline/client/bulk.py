@@ -83,6 +83,8 @@ def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterat
     try:
         for number, job in enumerate(jobs, 1):
             here = monotonic()
+            if not isinstance(job, Mapping):
+                raise InvalidInput(f"item {number}", f"{job!r:.80} is no mapping")
             try:
                 recorded = record(job, now_at(here))
                 if recorded is None:

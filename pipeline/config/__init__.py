@@ -290,6 +290,8 @@ def _client_keys(arguments: Mapping[str, str], sources: dict[str, str]) -> dict[
 
 def _queue_rates(arguments: Mapping[str, object], sources: dict[str, str]) -> dict[str, float]:
     """Rates of queues from the environment and from arguments, which win; fills in their sources."""
+    if not isinstance(arguments, Mapping):
+        raise InvalidInput("queue_rates", f"{arguments!r:.80} is no mapping of queues to rates")
     given = {m[1].lower(): (v, n) for n, v in os.environ.items() if (m := RATE.fullmatch(n)) and v}
     given |= {name: (str(value), "argument") for name, value in arguments.items()}
     found: dict[str, float] = {}

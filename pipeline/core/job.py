@@ -16,6 +16,8 @@ LATEST = Millis(7_258_118_400_000)
 """2200-01-01."""
 PAYLOAD_LIMIT = 1024 * 1024
 """Bytes of a payload by default."""
+KEY_LIMIT = 512
+"""Bytes of a job's key at most."""
 PAYLOAD_CEILING = 1_900_000
 """Bytes of a payload at most: leaves room for the rest of a Run below the 2 MiB messages of `jobs` and `work`."""
 

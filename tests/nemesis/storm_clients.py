@@ -34,6 +34,8 @@ class Job:
     offset: int = -1
     queue: str = "default"
     serial: str | None = None
+    elsewhere: bool = False
+    """Put on a partition that is not its home: until it was moved its home knows nothing of it."""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,7 @@ class Client:
 
         home = self.layout.home(id_)
         if elsewhere:
-            home = random.randrange(self.layout.partitions)
+            home, job.elsewhere = random.randrange(self.layout.partitions), True
         self.put(f"j/{id_}", wire.write("run", run), home, acked)
         if random.random() < 0.01:  # a client that was not sure puts it again
             self.put(f"j/{id_}", wire.write("run", run), home, lambda offset: None)
@@ -224,7 +226,7 @@ class Client:
         what, key, value = random.choice(
             (
                 ("garbage", f"j/{id_}", random.randbytes(80)),
-                ("no key", "what?", b"{}"),
+                ("no key", f"what {id_}?", b"{}"),
                 ("forged run", f"j/{id_}", wire.write("run", run | {"run": 7})),
                 ("unknown queue", f"j/{id_}", wire.write("run", run | {"queue": "nowhere"})),
                 ("too old", f"j/{id_}", wire.write("run", run | {"created_at": due - 20 * 60_000})),
@@ -246,14 +248,14 @@ class Storm(threading.Thread):
     def __init__(self, client: Client, rate: float) -> None:
         super().__init__(daemon=True)
         self.client, self.rate, self.closing = client, rate, threading.Event()
-        self.failed: BaseException | None = None
+        self.failed: Exception | None = None
 
     def run(self) -> None:
         try:
             while not self.closing.is_set():
                 self._one()
                 time.sleep(self.client.random.expovariate(self.rate))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again by close()
             self.failed = error
 
     def _one(self) -> None:
@@ -293,7 +295,7 @@ class Storm(threading.Thread):
         client.create(f"key {random.randrange(12)}", **more)
 
     def _change(self) -> None:
-        client, random, ledger = self.client, self.client.random, self.client.ledger
+        random, ledger = self.client.random, self.client.ledger
         if random.random() < 0.25:
             job_id = wire.keyed(f"key {random.randrange(12)}")
         elif random.random() < 0.15 and ledger.answers:
@@ -343,7 +345,7 @@ class Listener(threading.Thread):
     def __init__(self, bootstrap: str, prefix: str, client: Client) -> None:
         super().__init__(daemon=True)
         self.client, self.closing, self.finishing = client, threading.Event(), True
-        self.failed: BaseException | None = None
+        self.failed: Exception | None = None
         self.answered: dict[str, int] = {}
         self.fired: dict[str, int] = defaultdict(int)
         self.markers: set[str] = set()
@@ -364,7 +366,7 @@ class Listener(threading.Thread):
                     if message.error() is None:
                         self._one(message)
                 self.client.producer.poll(0)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again by close()
             self.failed = error
 
     def _one(self, message: Message) -> None:
@@ -377,7 +379,7 @@ class Listener(threading.Thread):
         if value["handler"] == "storm.line":
             self.markers.add(json.loads(value["payload"])["m"])
         chance = self.client.random.random()
-        if self.finishing and (value["key"] is not None and chance < 0.8 or chance < 0.04):
+        if self.finishing and ((value["key"] is not None and chance < 0.8) or chance < 0.04):
             self.client.finish(value)
 
     def _answer(self, event: dict[str, Any]) -> None:

@@ -460,3 +460,41 @@ def test_an_index_rebuilt_from_the_log_remembers_answers_and_owes_the_same(keyed
     rebuilt.read(keys.command_key(command.command_id), codec.COMMAND.encode(command))
     assert rebuilt.answers(rebuilt.commit(NOW))[0].outcome == "created"
     assert rebuilt.command("cancel", job_id=KEYED).outcome == "cancelled"
+
+
+# -- what a sender without our client meets ---------------------------------------------------------------------
+
+
+def sent_as_json(owner: Owner, text: bytes) -> list[Event]:
+    key = keys.command_key(str(uuid.uuid4()))
+    owner.read(key, text.replace(b"ID", key[2:]), headers=[("content-type", b"application/json")])
+    return owner.answers(owner.commit(NOW))
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (
+            b'{"command_id":"ID","verb":"create","handler":"h","due_at":1790000000000,"delay_ms":5}',
+            "delay_ms",
+        ),
+        (b'{"command_id":"ID","verb":"create","handler":"h","delay_ms":-5}', "delay_ms"),
+        (b'{"command_id":"ID","verb":"create","handler":7}', "handler"),
+        (b'{"command_id":"ID","verb":"create","handler":"h","due_at":"2026-12-01T00:00:00"}', "due_at"),
+        (b'{"command_id":"ID","verb":"create","colour":"red"}', "colour"),
+        (b"not json", "command"),
+    ],
+)
+def test_a_sender_is_told_what_is_wrong_even_with_what_nobody_can_read(text: bytes, field: str) -> None:
+    owner = Owner(0)
+    (answer,) = sent_as_json(owner, text)
+    assert (answer.outcome, field in (answer.reason or "")) == ("refused", True), answer
+    assert owner.index.entries(0, None, 10) == []
+
+
+def test_existing_says_when_the_job_that_holds_the_key_is_due_or_fired(keyed: Owner) -> None:
+    create(keyed)
+    (run,) = fired(keyed, NOW + 5_000)
+    assert create(keyed, due_at=NOW + HOUR).detail["due_at"] == str(NOW + 5_000)
+    retry(keyed, run, NOW + 60_000)
+    assert create(keyed, due_at=NOW + HOUR).detail["due_at"] == str(NOW + 60_000)

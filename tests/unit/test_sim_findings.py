@@ -126,3 +126,14 @@ def test_a_stopped_job_that_was_requeued_is_not_said_to_be_stopped(named: str) -
         "fired",
         "fired",
     ]
+
+
+def test_a_late_copy_of_a_changed_job_does_not_hide_how_that_has_ended_since() -> None:
+    owner = Owner(LAYOUT.home(JOB))
+    first = codec.RUN.encode(replace(run_of(JOB), due_at=NOW + HOUR))
+    owner.read(keys.job_key(JOB), first)
+    owner.command("update", job_id=JOB, payload=b"[2]")
+    put(owner, "cancel", job_id=JOB)
+    owner.read(keys.job_key(JOB), first)
+    assert [event.outcome for event in owner.answers(owner.commit(NOW))] == ["cancelled"]
+    assert owner.command("reschedule", job_id=JOB, due_at=NOW).outcome == "cancelled"

@@ -232,7 +232,7 @@ def test_get_shows_a_run_nobody_started(dueline: Any, store: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("id_", "code", "told"), [("nonsense", 2, "id: "), ("j" + "0" * 26, 3, "nothing is stored")]
+    ("id_", "code", "told"), [("nonsense", 2, "ID: "), ("j" + "0" * 26, 3, "nothing is stored")]
 )
 def test_get_of_no_job(dueline: Any, id_: str, code: int, told: str) -> None:
     ran = dueline("job", "get", id_, "--json")
