@@ -159,15 +159,13 @@ class Choice:
         self._limit = max(1, jobs // 2)
 
 
-def halves(chosen: Chosen, size: int) -> list[tuple[Chosen, int]]:
-    """The first `size` entries and the others, each with their number."""
+def halves(chosen: Chosen, size: int) -> tuple[Chosen, Chosen]:
+    """The first `size` entries, and the others."""
     first: Chosen = []
     second: Chosen = []
-    left = size
     for partition, entries in chosen:
-        if left > 0:
-            first.append((partition, entries[:left]))
-        if len(entries) > left:
-            second.append((partition, entries[max(left, 0) :]))
-        left -= len(entries)
-    return [(half, sum(len(entries) for _, entries in half)) for half in (first, second) if half]
+        cut = max(size, 0)
+        first.append((partition, entries[:cut]))
+        second.append((partition, entries[cut:]))
+        size -= len(entries)
+    return first, second

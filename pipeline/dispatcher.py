@@ -223,7 +223,7 @@ class Dispatcher:
         self._at("chosen")
         size = sum(len(entries) for _, entries in chosen)
         try:
-            return self._settle(chosen, size)
+            return self._settle(chosen)
         except RetryStep as retry:
             self._choice.refused(size)
             self._events.on("step_refused", reason=str(retry))
@@ -233,14 +233,14 @@ class Dispatcher:
             self._events.on("outcome_unknown", partitions=[p.number for p, _ in chosen], reason=str(unknown))
         return 0
 
-    def _settle(self, chosen: Chosen, size: int) -> int:
+    def _settle(self, chosen: Chosen) -> int:
         """One transaction; if the log will not have one of its records, two of half the size, and so on until that
         record stands alone: it ends as dead (DESIGN §5.8)."""
         started = self._clock.monotonic()
         # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
         membership = self._log.membership()
-        chosen = [(p, entries) for p, entries in chosen if p.number in membership.owned]
-        now = self._clock.now()
+        chosen = [(p, entries) for p, entries in chosen if entries and p.number in membership.owned]
+        size, now = sum(len(entries) for _, entries in chosen), self._clock.now()
         emissions = [(p, p.emit(entries, now)) for p, entries in chosen]
         puts = [put for _, emission in emissions for put in emission.puts]
         if not puts:
@@ -257,8 +257,8 @@ class Dispatcher:
         if size > 1:
             # What the first half did may have changed or ended what stands in the second.
             return sum(
-                self._settle([(p, p.still(entries)) for p, entries in half], count)
-                for half, count in halves(chosen, size // 2)
+                self._settle([(p, p.still(entries)) for p, entries in half])
+                for half in halves(chosen, size // 2)
             )
         (partition, (entry,)) = chosen[0]
         if entry.action == Action.DEAD:  # not even its dead letter is taken: nothing else may wait for it
@@ -266,7 +266,7 @@ class Dispatcher:
             partition.postpone([entry._replace(fire_at=LATEST)])
             return 0
         self._events.on("condemned", partition=partition.number, offset=entry.offset, reason=str(poison))
-        return self._settle([(partition, [condemn(entry, f"unappendable: {poison}")])], 1)
+        return self._settle([(partition, [condemn(entry, f"unappendable: {poison}")])])
 
     def _choose(self) -> Chosen:
         running = [p for p in self._partitions.values() if p.state is PartitionState.RUNNING]
