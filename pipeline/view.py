@@ -6,7 +6,9 @@ settled one after the other in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import methodcaller
+from typing import Any
 
 from pipeline import codec
 from pipeline.core import keys
@@ -109,8 +111,14 @@ def header(headers: Iterable[tuple[str, bytes | None]], name: str) -> bytes:
     return b""
 
 
+_headers: Callable[[Record], Any] = methodcaller("headers")
+"""The client's method reports a header name that is no UTF-8 in a way that a call written out misses once the
+interpreter has specialised it (CPython 3.11): it gives a list of broken tuples, and touching one is a segmentation
+fault. Called like this the answer is always checked. Only the first call for a record tells, so ask it once."""
+
+
 def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
     try:
-        return list(record.headers() or ())
+        return list(_headers(record) or ())
     except (SystemError, UnicodeDecodeError):  # the client's answer to a header name that is no UTF-8
         return []

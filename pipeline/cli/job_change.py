@@ -9,7 +9,7 @@ import click
 
 from pipeline.cli.job_input import named_as_options
 from pipeline.cli.job_input import payload as payload_of
-from pipeline.cli.output import emit
+from pipeline.cli.output import emit, note
 from pipeline.core.errors import InvalidInput
 from pipeline.core.times import format_instant, instant_of
 
@@ -115,6 +115,10 @@ def _answer(change: JobChange, code: int, *more: str) -> int:
     if view.get("due_at") is not None:
         view["due_at"] = format_instant(instant_of("due_at", view["due_at"]))
     emit(view, _text)
+    if change.outcome == "unknown":
+        note(
+            "no owner answered in time: does a `dueline dispatcher` run? It is stored, and done once one does"
+        )
     return code
 
 

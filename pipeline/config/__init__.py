@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ __all__ = [
     "load_settings",
     "running_dev_store",
     "secret",
+    "unknown_rates",
     "unknown_variables",
     "variable",
 ]
@@ -347,6 +348,15 @@ def _describe_rates(settings: Settings) -> Iterator[Shown]:
         yield Shown(name, shown, rate, settings.source(name), meaning)
     if not settings.queue_rates:
         yield Shown("queues.*.rate", "DUELINE_QUEUES__*__RATE", None, "default", meaning)
+
+
+def unknown_rates(settings: Settings, queues: Container[str]) -> list[str]:
+    """One warning for each rate of a queue that the installation does not have."""
+    return [
+        f"queues.{queue}.rate: there is no queue {queue}"
+        for queue in settings.queue_rates
+        if queue not in queues
+    ]
 
 
 def unknown_variables() -> list[str]:

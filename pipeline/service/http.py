@@ -157,7 +157,7 @@ def _bind(host: str, ports: Iterable[int]) -> _Server:
             return _Server(address, family)
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise InvalidInput("metrics_host", f"this machine has no address {host}") from error
+                raise InvalidInput("DUELINE_METRICS_HOST", f"this machine has no address {host}") from error
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise Refused(f"metrics: {host}:{port}: {error.strerror}") from error
             tried.append(port)
@@ -168,5 +168,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise InvalidInput("metrics_host", f"{host!r} cannot be resolved: {error.strerror}") from error
+        raise InvalidInput(
+            "DUELINE_METRICS_HOST", f"{host!r} cannot be resolved: {error.strerror}"
+        ) from error
     return found[0][0], found[0][4]

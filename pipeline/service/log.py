@@ -14,13 +14,13 @@ QUIET = frozenset({"emitted", "acked", "transaction", "answered", "gauges"})
 class LogEvents:
     """Writes each event to stderr. Implements `ports.Events`."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+    def __init__(self, role: str, slot: int | None = None) -> None:
+        self._who = {"role": role} if slot is None else {"role": role, "slot": slot}
 
     def on(self, action: str, **fields: Any) -> None:
         if action in QUIET:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = {"at": now, "role": self._role, "action": action, **fields}
+        line = {"at": now, **self._who, "action": action, **fields}
         sys.stderr.write(json.dumps(line, default=str) + "\n")
         sys.stderr.flush()

@@ -23,7 +23,7 @@ from pipeline.adapters.kafka_settings import is_fenced
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.adapters.store_clock import StoreClock, kafka_clock
 from pipeline.client import Dueline
-from pipeline.config import Settings
+from pipeline.config import Settings, unknown_rates, unknown_variables
 from pipeline.core.errors import DuelineError, InvalidInput
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
@@ -110,9 +110,13 @@ def plant(settings: Settings, role: str, slot_number: int | None, stop: Stop) ->
     build = chosen_build(os.environ)
     with ExitStack() as stack:
         slot = stack.enter_context(claimed_slot(settings.state_dir, role, slot_number))
-        observer = stack.enter_context(observing(settings, role, slot.number, stop, LogEvents(role)))
+        observer = stack.enter_context(
+            observing(settings, role, slot.number, stop, LogEvents(role, slot.number))
+        )
         events = observer.metrics
         layout = load_layout(settings)
+        for warning in (*unknown_variables(), *unknown_rates(settings, layout.queues)):
+            events.on("setting_ignored", reason=warning)
         admin = topic_admin(settings)
         appender = KafkaAppender(settings.require_bootstrap(), settings.kafka)
         stack.callback(appender.close)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,8 +89,9 @@ def play(
     patience: float = 60,
     keep: bool = False,
     wires: bool = False,
+    stopped: Callable[[], None] = lambda: None,
 ) -> Report:
-    """One storm; what it found is in the report."""
+    """One storm; what it found is in the report. `stopped` is called when only the reading is left to do."""
     wire.verify_vectors()
     random, prefix = Random(seed), f"storm{seed}x{os.getpid()}"
     home.mkdir(parents=True, exist_ok=True)
@@ -146,6 +148,7 @@ def play(
                 one.process.wait(40) if one.process else None
             except subprocess.TimeoutExpired:
                 report.notes.append(f"{one.name} did not stop within 40 s of SIGTERM")
+        stopped()
         listener.close()
         _decided(bootstrap, prefix, layout, report)
         check = Check(bootstrap, prefix, layout, ledger, now_ms() if report.quiet_s < patience else until)

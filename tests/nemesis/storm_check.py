@@ -186,6 +186,10 @@ class Check:
         last: dict[tuple[int, str], tuple[int, str]] = {}
         for row, event in ordered:
             sent = self.ledger.commands.get(event["command_id"])
+            if sent is None and f"c/{event['command_id']}" in self.ledger.rubbish_keys:
+                if event["outcome"] != "refused":
+                    self.verdict.say("contradiction", f"rubbish was not refused: {event}")
+                continue
             if sent is None:
                 self.verdict.say("odd", f"an answer to nobody: {event}")
                 continue

@@ -60,6 +60,7 @@ class Ledger:
         self.retries: dict[tuple[str, int], tuple[int, int]] = {}
         """r/ records put, by (occurrence, run that they ask for): offset and due."""
         self.rubbish: dict[tuple[int, int], str] = {}
+        self.rubbish_keys: set[str] = set()
         self.lines: dict[str, int] = {}
         """Marker and due of each job created through the command line."""
         self.unsure_lines: set[str] = set()
@@ -235,6 +236,7 @@ class Client:
             )
         )
         home = self.layout.home(id_)
+        self.ledger.rubbish_keys.add(key)
 
         def acked(offset: int) -> None:
             self.ledger.rubbish[home, offset] = what

@@ -263,6 +263,9 @@ class Nemesis:
     def _clone(self, victim: Dispatcher) -> None:
         """The same state directory twice, as after copying a machine."""
         victim.kill()
+        if not victim.state.exists():
+            victim.start()
+            return
         copy = victim.state.with_name(f"{victim.state.name}-clone{len(self._clones)}")
         shutil.copytree(victim.state, copy)
         clone = Dispatcher(

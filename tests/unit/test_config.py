@@ -18,6 +18,7 @@ from pipeline.config import (
     describe,
     load_settings,
     running_dev_store,
+    unknown_rates,
     unknown_variables,
 )
 from pipeline.core.errors import InvalidInput, StoreUnreachable
@@ -361,4 +362,28 @@ def test_a_ring_has_between_one_and_eight_producers(
 ) -> None:
     monkeypatch.setenv("DUELINE_PRODUCERS", text)
     with pytest.raises(InvalidInput, match=problem):
+        load_settings()
+
+
+def test_a_rate_of_a_queue_that_is_not_there_is_pointed_out() -> None:
+    settings = load_settings(queue_rates={"email": "5/s", "nowhere": 3})
+    assert unknown_rates(settings, {"email": 12}) == ["queues.nowhere.rate: there is no queue nowhere"]
+
+
+@pytest.mark.parametrize("given", [5, "email=5"])
+def test_rates_that_are_no_mapping_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="queue_rates"):
+        load_settings(queue_rates=given)
+
+
+def test_rates_come_from_variables_and_arguments(setenv: Setenv) -> None:
+    setenv(DUELINE_QUEUES__EMAIL__RATE="30/m", DUELINE_QUEUES__SMS__RATE="2")
+    settings = load_settings(queue_rates={"sms": 4}, catchup_rate="100/s")
+    assert (settings.rates.catchup, dict(settings.rates.queues)) == (100, {"email": 0.5, "sms": 4})
+    assert (settings.source("queues.email.rate"), settings.source("queues.sms.rate")) == (
+        "DUELINE_QUEUES__EMAIL__RATE",
+        "argument",
+    )
+    setenv(DUELINE_QUEUES__EMAIL__RATE="fast")
+    with pytest.raises(InvalidInput, match="DUELINE_QUEUES__EMAIL__RATE"):
         load_settings()

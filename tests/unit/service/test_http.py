@@ -142,7 +142,7 @@ def test_no_free_port_is_refused_naming_those_tried(server: HttpServer) -> None:
 def test_an_address_of_another_machine_is_refused_by_name(host: str) -> None:
     with pytest.raises(InvalidInput) as error:
         HttpServer(host, (0,), {})
-    assert error.value.field == "metrics_host"
+    assert error.value.field == "DUELINE_METRICS_HOST"
 
 
 def test_a_closed_server_frees_its_port(verdict: Verdict) -> None:
