@@ -10,7 +10,7 @@ from pipeline.commands import ANSWER, execute
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import Event, Run
-from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED
+from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY
 from pipeline.emission import LONGEST_KEY, Emission
 from pipeline.filing import DETAIL_LIMIT, FINISHED, STARTED, TO_FIRE, hold_of
 from pipeline.fold import DUPLICATE, SUPERSEDED
@@ -125,10 +125,23 @@ def _bury(entry: Entry, emission: Emission) -> None:
     emission.bury(entry)
     if entry.record_key.startswith(COMMAND):
         _refuse(entry, emission)
+    elif entry.record_key.startswith(RETRY):
+        _free(entry, emission)
     if len(entry.record_key) > LONGEST_KEY:
         emission.view.delta.remove(entry)
     else:
         emission.end(entry, "dead", _holder(entry))
+
+
+def _free(entry: Entry, emission: Emission) -> None:
+    """A job whose next run is buried has ended: no worker will say so, and its key is free (DESIGN §4)."""
+    try:
+        parsed = keys.parse_jobs_key(entry.record_key)
+    except Undecodable:
+        return
+    holder = holder_of(parsed.id, emission)
+    if holder is not None and holder[1].run is None and holder[1].highest_run <= parsed.run:
+        emission.end(holder[0], "dead", told_of(*holder))
 
 
 def _refuse(entry: Entry, emission: Emission) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline import codec
+from pipeline import view as views
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.job import Ack, Command, KeyState, Run
 from pipeline.core.names import check_name
@@ -50,13 +51,8 @@ def readable_command(record: Record) -> Command | None:
 
 
 def headers_of(record: Record) -> dict[str, str]:
-    """The headers of a record as text, whatever bytes they hold; none if the client library cannot read them:
-    it raises SystemError for a name that is not UTF-8."""
-    try:
-        pairs = record.headers() or ()
-    except (SystemError, UnicodeDecodeError):
-        return {}
-    return {name: (value or b"").decode(errors="replace") for name, value in pairs}
+    """The headers of a record as text, whatever bytes they hold; none if the client library cannot read them."""
+    return {name: (value or b"").decode(errors="replace") for name, value in views.headers_of(record)}
 
 
 def place_of(text: str) -> tuple[str, int] | None:

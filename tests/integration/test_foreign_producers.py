@@ -140,7 +140,7 @@ class Crowd:
     def counted(self, metric: str, label: str) -> Counter[str]:
         """The counts of a metric of the dispatcher, by a label."""
         served = next(line for line in self.shop.log().splitlines() if '"serving"' in line)
-        with urllib.request.urlopen(f"{json.loads(served)['metrics']}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(json.loads(served)["metrics"], timeout=10) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         counts: Counter[str] = Counter()
         for sample in (sample for family in families for sample in family.samples):

@@ -274,8 +274,8 @@ class Check:
         match event["outcome"]:
             case "requeued":
                 self.requeued.add(event["occurrence_id"])
-            case "stopped":
-                occurrence.state = "stopped"
+            case "stopped" | "released":
+                occurrence.state = event["outcome"]
             case "rescheduled":
                 occurrence.dues.add(int(event["detail"]["due_at"]))
             case "updated":

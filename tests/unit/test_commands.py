@@ -258,6 +258,15 @@ def test_a_done_fact_of_an_earlier_run_or_incarnation_does_not_free_the_key(keye
     assert create(keyed).outcome == "created"
 
 
+def test_a_retry_that_can_never_be_emitted_frees_the_key(keyed: Owner) -> None:
+    create(keyed)
+    (first,) = fired(keyed, NOW + 5_000)
+    again = replace(first, run=2, queue="nowhere")
+    keyed.read(keys.retry_key(first.occurrence_id, 1), codec.RUN.encode(again))
+    assert keyed.commit(NOW).dead == 1
+    assert create(keyed).outcome == "created"
+
+
 def test_a_key_is_given_up_long_after_the_last_emission(keyed: Owner) -> None:
     create(keyed)
     fired(keyed, NOW + 5_000)
