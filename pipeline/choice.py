@@ -81,8 +81,7 @@ class Choice:
             left -= taken
             room -= sum(len(entry.value) for entry in entries)
             overdue = entries[-1].fire_at < now - ON_TIME_MS
-            if overdue:
-                entries = self._throttle(entries, now)
+            entries = self._throttle(entries, now)
             if overdue and (self.throttled or left <= 0 or room <= 0 or taken >= quota):
                 full.append(partition)
             chosen.append((partition, entries))

@@ -333,7 +333,9 @@ class Executor(Protocol):
         """Wait until something has completed or the time is over; True if something has."""
         ...
 
-    def close(self, timeout_ms: int) -> None: ...
+    def close(self, timeout_ms: int) -> bool:
+        """Whether all calls ended; those that did not within the time are left behind."""
+        ...
 
 
 class Events(Protocol):

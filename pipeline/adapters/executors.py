@@ -83,7 +83,7 @@ class HandlerExecutor:
                 return False
         return True
 
-    def close(self, timeout_ms: int) -> None:
+    def close(self, timeout_ms: int) -> bool:
         """Take no more calls, wait `timeout_ms` for the running ones, then leave them behind.
 
         A handler that ignores the deadline keeps its thread: the process must end with `os._exit` then.
@@ -98,6 +98,8 @@ class HandlerExecutor:
         self._loop.close()
         if waiter.is_alive() or unfinished:
             log.warning("handlers did not end in time", extra={"action": "executor.abandoned"})
+            return False
+        return True
 
     async def _drain(self, timeout: float) -> int:
         """Wait for the asynchronous calls, cancel the rest; the number of those cancelled."""
@@ -134,8 +136,9 @@ class InlineExecutor:
     def wait(self, timeout_ms: int) -> bool:
         return bool(self._calls) and not self.hold
 
-    def close(self, timeout_ms: int) -> None:
+    def close(self, timeout_ms: int) -> bool:
         self._calls.clear()
+        return True
 
 
 def outcome(ticket: int, function: Callable[[], Any]) -> Done:

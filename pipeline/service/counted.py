@@ -38,8 +38,8 @@ class CountedExecutor:
     def wait(self, timeout_ms: int) -> bool:
         return self._executor.wait(timeout_ms)
 
-    def close(self, timeout_ms: int) -> None:
-        self._executor.close(timeout_ms)
+    def close(self, timeout_ms: int) -> bool:
+        return self._executor.close(timeout_ms)
 
 
 def handler_outcome(done: Done) -> str:

@@ -236,8 +236,9 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
     plant.events.on("stopped", process=plant.identity.process)
 
 
-def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concurrency: int) -> None:
-    """Run handlers of `app` for jobs of `queues`, until SIGTERM or SIGINT; then drain."""
+def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concurrency: int) -> bool:
+    """Run handlers of `app` for jobs of `queues`, until SIGTERM or SIGINT; then drain. Whether all handlers ended: if
+    not, their runs are given back, so the caller must end the process, threads and all."""
     stop = Stop()
     stop.listen()
     with plant(settings, "worker", None, stop) as first:
@@ -251,8 +252,8 @@ def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concu
         crews = [Crew(q, count(q, HandlerExecutor(share)), share, itertools.count(1)) for q in queues]
         tenant = Tenant(first)
         rebuilding(lambda: _work(tenant.plant, stop, app, crews), stop, first.events, tenant.dismissed)
-        for crew in crews:
-            crew.executor.close(EXECUTOR_MS)
+        ended = [crew.executor.close(EXECUTOR_MS) for crew in crews]
+    return all(ended)
 
 
 class Crew(NamedTuple):

@@ -147,6 +147,20 @@ def test_sigterm_drains_and_a_restart_goes_on_where_it_stood(shop: Fleet, eventu
     assert len(shop.work()) == 2
 
 
+@pytest.mark.timeout(120)
+def test_a_worker_whose_handler_outlives_the_drain_ends_all_the_same(
+    shop: Fleet, eventually: Eventually, tmp_path: Path
+) -> None:
+    """Its run has gone back unspent: were the process to live on, the run would soon be executed twice at once."""
+    shop.dispatcher()
+    worker = shop.start("worker", "--app", "shop:app", DUELINE_DRAIN_TIMEOUT_MS="200")
+    flag = tmp_path / "flag"
+    shop.client.schedule("stuck", {"flag": str(flag)}, in_="100ms")
+    eventually(flag.exists, timeout=30)
+    worker.terminate()
+    assert worker.wait(10) == 0
+
+
 def answers(shop: Fleet) -> bool:
     try:
         return topic_admin(shop.settings).brokers() == 1

@@ -153,6 +153,8 @@ def play(
         _decided(bootstrap, prefix, layout, report)
         check = Check(bootstrap, prefix, layout, ledger, now_ms() if report.quiet_s < patience else until)
         report.verdict = check.run()
+        for text in nemesis.desertions:
+            report.verdict.say("deserted", text)
     finally:
         closing.set()
         for one in (*dispatchers, *nemesis._clones):

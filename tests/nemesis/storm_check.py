@@ -224,7 +224,7 @@ class Check:
         occurrence = self.occurrences.get(name or "")
         wrong = f"{verb} {sent.fields} answered {outcome} ({event['reason']}) at events/{row.partition}/{row.offset}"
         if occurrence is None:
-            if name in self.ledger.jobs or outcome in ("not_found", "fired", "cancelled"):
+            if name in self.ledger.jobs or outcome in ("not_found", "fired", "cancelled", "stopped"):
                 return
             self.verdict.say("contradiction", f"{wrong}: unknown occurrence {name}")
             return

@@ -20,6 +20,8 @@ from random import Random
 from nemesis.storm_proxy import Wire
 
 ROOT = Path(__file__).parents[2]
+UNREACHABLE = 5
+"""Exit code of a process that cannot reach the store when it starts: it may give up."""
 FAULTS = {
     "kill": 5,
     "term": 2,
@@ -59,6 +61,8 @@ class Dispatcher:
     argv: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     frozen: bool = False
+    asked: bool = False
+    """Whether we ended it, or asked it to end."""
     wire: Wire | None = None
 
     @property
@@ -68,6 +72,7 @@ class Dispatcher:
     def start(self) -> None:
         if self.alive():
             return
+        self.asked = False
         with self.log.open("ab") as out:
             out.write(b"--- start %s %r\n" % (datetime.now(UTC).isoformat().encode(), self.argv))
             out.flush()
@@ -94,6 +99,7 @@ class Dispatcher:
 
     def signal(self, number: int) -> None:
         """To the process and its children."""
+        self.asked = self.asked or number in (signal.SIGKILL, signal.SIGTERM)
         if not self.alive():
             return
         assert self.process is not None
@@ -117,6 +123,7 @@ class Nemesis:
         self.dispatchers, self.random, self.faults, self.pace = dispatchers, random, faults, pace
         self.counts: Counter[str] = Counter()
         self.history: list[str] = []
+        self.desertions: list[str] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._turn = 0
         self._clones: list[Dispatcher] = []
@@ -128,6 +135,8 @@ class Nemesis:
             now = time.monotonic()
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2]()
+            for one in self.dispatchers:
+                self._deserted(one)
             if now >= strike:
                 self._strike()
                 strike = now + self.random.uniform(0.3, 2 * self.pace)
@@ -144,6 +153,15 @@ class Nemesis:
             dispatcher.signal(signal.SIGCONT)
             dispatcher.frozen = False
             dispatcher.start()
+
+    def _deserted(self, one: Dispatcher) -> None:
+        """A dispatcher that ended though nobody asked it to has failed, and is started again."""
+        if one.process is None or one.asked or (code := one.process.poll()) is None:
+            return
+        if code != UNREACHABLE:
+            last = one.log.read_text("utf-8", "replace").splitlines()[-1:]
+            self.desertions.append(f"{one.name} ended by itself, code {code}: {last}")
+        one.start()
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._turn += 1
@@ -177,6 +195,7 @@ class Nemesis:
 
     def _term(self, victim: Dispatcher) -> None:
         assert victim.process is not None
+        victim.asked = True
         os.kill(victim.process.pid, signal.SIGTERM)
         process, asked = victim.process, time.monotonic()
 

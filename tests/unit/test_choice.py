@@ -135,6 +135,16 @@ def test_the_catch_up_rate_holds_back_overdue_jobs_only(backlog: Backlog) -> Non
     assert len([entry for entry in on_time if entry.fire_at == NOW + 10_000]) == 5
 
 
+def test_the_catch_up_rate_holds_where_a_batch_reaches_past_the_backlog(backlog: Backlog) -> None:
+    choice = Choice(Rates(catchup=10))
+    backlog.add(0, NOW - 60_000, 100)
+    backlog.add(0, NOW, 5)
+    choice.next(backlog.running, NOW - 1_000, 1.0)
+    fired = backlog.settle(choice.next(backlog.running, NOW, 1.0))
+    assert [entry.fire_at for entry in fired].count(NOW) == 5
+    assert len(fired) <= 5 + 20
+
+
 def test_a_queue_has_its_rate_and_holds_up_no_other(backlog: Backlog) -> None:
     choice = Choice(Rates(queues={"email": 100}))
     backlog.add(0, NOW, 1_000, queue="email")
