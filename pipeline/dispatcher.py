@@ -15,6 +15,7 @@ from pipeline.core.errors import (
     OwnerError,
     PoisonRecord,
     RebuildPartition,
+    Refused,
     RetryStep,
     StopPartition,
     StoreUnreachable,
@@ -84,6 +85,7 @@ class Dispatcher:
         self._choice = Choice(rates)
         self._generation = 0
         self._poll_limit = POLL_LIMIT
+        self._complain_at = 0
         self._log = open_log(self)
         self._fencing = Fencing(self._log, fleet, session_ms, clock, events)
 
@@ -183,27 +185,39 @@ class Dispatcher:
         if not new:
             return
         try:
-            guards = self._site.read_guards() if self._site.read_guards is not None else None
             membership = self._log.membership()
+            guards = self._site.read_guards() if self._site.read_guards is not None else None
             puts = [p.takeover(self._takeover_record(membership)) for p in new]
             if guards is not None:
-                puts += self._guarded(guards, [p.number for p in new], membership.generation)
+                puts += self._guarded(guards, new, membership)
             self._at("takeover_chosen")
             self._commit(puts, new, membership)
             self._at("takeover_committed")
         except (RetryStep, StoreUnreachable) as retry:
-            self._events.on("takeover_refused", partitions=[p.number for p in new], reason=str(retry))
+            if (
+                self._clock.monotonic() >= self._complain_at
+            ):  # it is tried again at once, for as long as it takes
+                self._complain_at = self._clock.monotonic() + 1_000
+                self._events.on("takeover_refused", partitions=[p.number for p in new], reason=str(retry))
         except OutcomeUnknown as unknown:
             self._events.on("outcome_unknown", partitions=[p.number for p in new], reason=str(unknown))
         else:
             for partition in new:
                 partition.asked(self._clock.monotonic())
 
-    def _guarded(self, guards: Mapping[int, GroupGuard], numbers: list[int], generation: int) -> list[Put]:
+    def _guarded(
+        self, guards: Mapping[int, GroupGuard], new: Sequence[Partition], membership: Membership
+    ) -> list[Put]:
         """The guards to write with the takeover of these partitions (H20). Refused, which ends the process."""
         names, topic_id = self._site.names, self._site.topic_id
-        group = names.dispatcher_group
-        check_guards(guards, group=group, partitions=numbers, generation=generation, topic_id=topic_id)
+        group, numbers, generation = names.dispatcher_group, [p.number for p in new], membership.generation
+        try:
+            check_guards(guards, group=group, partitions=numbers, generation=generation, topic_id=topic_id)
+        except Refused:
+            # A member that was cut off and has not been told yet has a lower generation too. The coordinator
+            # knows: it refuses the offsets of that one (RetryStep), and takes them of a group that began anew.
+            self._commit([], new, membership)
+            raise
         return guard_puts(names, group=group, partitions=numbers, generation=generation, topic_id=topic_id)
 
     def _takeover_record(self, membership: Membership) -> Takeover:

@@ -331,7 +331,9 @@ class Check:
         )
 
     def _still_held(self, name: str, sent: Sent, event: dict[str, Any], held: Occurrence) -> None:
-        if name in self.retried or name in self.requeued or not sent.places or sent.places[0][0] != sent.home:
+        if held.unique != "finished" or name in self.retried or name in self.requeued:
+            return  # held for a duration, it is not freed by its end
+        if not sent.places or sent.places[0][0] != sent.home:
             return
         done = self.ledger.done.get((name, 1), -1)
         if 0 <= done < sent.places[0][1]:

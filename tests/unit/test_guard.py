@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from unit.test_dispatcher import House, house, steps
 
 from pipeline import codec
-from pipeline.core.errors import Refused, StoreUnreachable
+from pipeline.core.errors import Refused, RetryStep, StoreUnreachable
 from pipeline.core.job import GroupGuard
 from pipeline.core.names import Names
 from pipeline.core.states import PartitionState
@@ -89,6 +90,26 @@ def test_a_group_that_began_anew_fires_nothing_h20(store: House) -> None:
     with pytest.raises(Refused, match="era bump"):
         steps(guarded(store, "a", lambda: {4: guard(1_000, "t")}))
     assert store.fired() == []
+
+
+def test_a_member_that_has_not_been_told_of_its_loss_is_not_taken_for_a_group_that_began_anew_h20(
+    store: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off while it took over, it finds the guards of its successors before it hears that it is no member: only
+    the coordinator can tell, and it refuses such a member's offsets."""
+    guards = {4: guard(1_000, "t")}
+    owner = guarded(store, "a", lambda: guards)
+
+    def stale(*_: Any) -> None:
+        raise RetryStep("stale generation")
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(store.logs["a"], "commit", stale)
+        steps(owner)
+    assert set(owner.states.values()) == {PartitionState.ASSIGNED}
+    guards.clear()
+    steps(owner)
+    assert set(owner.states.values()) == {PartitionState.RUNNING}
 
 
 def test_guards_that_cannot_be_read_now_are_asked_for_again(store: House) -> None:
