@@ -272,7 +272,15 @@ class KafkaGroupLog:
         places = [TopicPartition(self._topic, p, o.offset, o.metadata) for p, o in offsets.items()]
         self._renew_suspects()
         self._turn = (self._turn + 1) % len(self._producers)
-        self._producers[self._turn].commit(puts, places, membership.opaque)
+        producer = self._producers[self._turn]
+        try:
+            producer.commit(puts, places, membership.opaque)
+        finally:
+            if producer.hung:  # the others lost the same connections, and would hang in their turn
+                producer.hung = False
+                for other in self._producers:
+                    if other is not producer:
+                        other.renew()
 
     def _renew_suspects(self) -> None:
         """A producer that knows a coordinator which is gone may hang for ever in send_offsets, whatever its

@@ -8,6 +8,7 @@ one's `init_transactions` raises the epoch and so fences the stray request.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,10 @@ DELIVERY_TIMEOUT_MS = 5_000
 INIT_S = 30.0
 STEP_S = 9.0
 """Begin, appends and offsets together: less than the coordinator waits."""
-COMMIT_S = 30.0
-"""Long: after a local time-out the only legal call is the same commit again."""
+OFFSETS_S = 3.0
+"""A broker answers in milliseconds; the client can wait for a coordinator for ever (librdkafka#5456)."""
+COMMIT_S = 10.0
+"""After a local time-out the only legal call would be the same commit again: the producer is replaced instead."""
 ABORT_S = 10.0
 SUSPECT_S = 1.0
 """An EndTxn that took longer may have been sent twice."""
@@ -64,8 +67,16 @@ def transactional_settings(
     return settings(bootstrap, client, own)
 
 
+_left_behind: list[Producer] = []
+"""Producers with a call that never returned: their destructors would wait for it."""
+
+
 class Unusable(Exception):
     """The transaction cannot go on and the library allows no abort: only a new producer helps."""
+
+
+class Hung(Exception):
+    """The call does not return, whatever time-out it was given: its producer must never be called again."""
 
 
 class Failed(Exception):
@@ -83,6 +94,8 @@ class TransactionalProducer:
         self._at = checkpoint
         self._config = {**config, "on_delivery": self._undelivered}
         self._id: str = config["transactional.id"]
+        self.hung = False
+        """Whether its predecessor had to be left behind with a call that never returned."""
         self._failure: KafkaError | None = None
         self._producer = self._create()
 
@@ -108,6 +121,8 @@ class TransactionalProducer:
             _repeat(self._producer.begin_transaction, deadline)
             self._at("begun")
             self._fill(puts, offsets, group_metadata, deadline)
+        except Hung as error:
+            self._abandon(str(error))
         except Unusable as error:
             self.renew()
             raise RetryStep(f"{self._id}: {error}") from error
@@ -166,7 +181,7 @@ class TransactionalProducer:
             left = max(deadline - time.monotonic(), PAUSE_S)
             self._producer.send_offsets_to_transaction(offsets, group_metadata, left)
 
-        _repeat(send, deadline)
+        in_time(lambda: _repeat(send, deadline), OFFSETS_S)
 
     def _abort(self, reason: str) -> NoReturn:
         """Abort, then say what the caller has to do. Nothing of this transaction can commit any more."""
@@ -204,6 +219,19 @@ class TransactionalProducer:
         self.close()
         self._producer = self._create()
 
+    def _abandon(self, reason: str) -> NoReturn:
+        """Nothing of this transaction can commit: its offsets were not answered, and the new producer's
+        initialisation ends it. The old one is neither closed nor let go, which would wait for its call."""
+        log.warning(
+            "producer left behind: %s",
+            reason,
+            extra={"action": "producer.hung", "transactional_id": self._id},
+        )
+        _left_behind.append(self._producer)
+        self.hung = True
+        self._producer = self._create()
+        raise RetryStep(f"{self._id}: {reason}")
+
     def close(self) -> None:
         """Drop what is queued and abort what is open."""
         try:
@@ -213,6 +241,26 @@ class TransactionalProducer:
                 self._producer.close()
         except CALLBACK_ERRORS as error:
             log.info("producer: %s", error, extra={"action": "producer.closed", "transactional_id": self._id})
+
+
+def in_time(call: Callable[[], object], seconds: float) -> None:
+    """Make the call in a thread of its own and wait for it: what it raises is raised here, Hung if it is not back in
+    time. The thread is left behind then; it does not keep the process from ending."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 -- raised below, on the caller's thread
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Hung(f"no answer within {seconds:.0f} s")
+    if raised:
+        raise raised[0]
 
 
 def _repeat(call: Callable[[], None], deadline: float) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+UNSHOWN = frozenset({"at", "role", "slot", "action"})
 MARKS = frozenset({"at", "role", "action"})
 """What every such line has; a handler's own JSON has not, and is left alone."""
 LONGEST = 120
@@ -17,7 +18,7 @@ def readable(line: str) -> str:
     event = _event(line)
     if event is None:
         return line
-    fields = (f"{name}={_cut(_value(value))}" for name, value in event.items() if name not in MARKS)
+    fields = (f"{name}={_cut(_value(value))}" for name, value in event.items() if name not in UNSHOWN)
     return " ".join((str(event["action"]), *fields))
 
 

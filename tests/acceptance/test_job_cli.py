@@ -81,7 +81,7 @@ def test_a_file_of_jobs_from_stdin(shell: Shell) -> None:
 def test_bad_input_has_one_line_and_stores_nothing(shell: Shell) -> None:
     for words, told in (
         (("bad", "--at", "2030-01-01T00:00:00"), "--at"),
-        (("bad", "--now", "--key", "k"), "--key"),
+        (("bad", "--now", "--key", ""), "--key"),
         (("bad", "--now", "--payload", "{"), "--payload"),
         (("bad", "--now", "--nonsense"), "--nonsense"),
     ):

@@ -35,10 +35,12 @@ JSON = {"content-type": b"application/json"}
 
 @dataclass(frozen=True)
 class Dead:
-    """A dead letter that holds the record, and a tombstone of it, unless that would be too long."""
+    """A dead letter that holds the record, and a tombstone of it, unless that would be too long. What has the record
+    key of a command is answered `refused` as well."""
 
     reason: str
     tombstone: bool = True
+    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ Outcome = Dead | Answer | Dropped | Fires | Kept | Ignored | Refused
 def in_words(outcome: Outcome) -> str:
     """The outcome as `docs/bad-input.md` has it."""
     match outcome:
-        case Dead(reason, tombstone):
-            return f"dead letter, `{reason}`" + ("" if tombstone else "; no tombstone")
+        case Dead(reason, tombstone, answered):
+            told = "; answered `refused`" if answered else ""
+            return f"dead letter, `{reason}`" + ("" if tombstone else "; no tombstone") + told
         case Answer(said, reason):
             return f"answered `{said}`" + (f", `{reason}`" if reason else "")
         case Dropped(reason):
@@ -300,7 +303,10 @@ CASES: dict[str, tuple[Make, Outcome]] = {
     "garbage as a stop": (value(b"x", lambda at: keys.stopped_key(at.id)), Dead("undecodable")),
     "garbage as a key": (value(b"x", lambda at: keys.keyed_key(at.key)), Dead("undecodable")),
     "garbage as a takeover": (value(b"x", lambda at: keys.takeover_key(at.partition)), Dead("undecodable")),
-    "garbage as a command": (value(b"x", lambda at: keys.command_key(at.uuid)), Dead("undecodable")),
+    "garbage as a command": (
+        value(b"x", lambda at: keys.command_key(at.uuid)),
+        Dead("undecodable", answered=True),
+    ),
     "a schedule of a later version": (value(b"x", lambda at: b"s/nightly-" + at.id.encode()), Kept()),
     # -- record keys
     "no record key": (key(None), Refused()),
@@ -357,12 +363,15 @@ CASES: dict[str, tuple[Make, Outcome]] = {
     # -- headers
     "a header that is no UTF-8": (with_headers(job(), n=b"\xff\xfe"), Fires()),
     "a header name that is no UTF-8": (raw_header(job()), Fires()),
-    "a command with a header name that is no UTF-8": (raw_header(create()), Dead("undecodable")),
+    "a command with a header name that is no UTF-8": (
+        raw_header(create()),
+        Dead("undecodable", answered=True),
+    ),
     "a header of half a MiB": (with_headers(job(), big=bytes(MIB // 2)), Fires()),
     "a header without a value": (with_headers(job(), moved=None), Fires()),
     "an unknown content type": (
         with_headers(create(), **{"content-type": b"\xff"}),
-        Dead("undecodable"),
+        Dead("undecodable", answered=True),
     ),
     # -- what only owners write
     "a forged change of a pending job": (
@@ -403,15 +412,15 @@ CASES: dict[str, tuple[Make, Outcome]] = {
     "a keyed job due in the year 9999": (keyed_run(due_at=YEAR_9999), Dead("due_at")),
     "a keyed job for an unknown queue": (keyed_run(queue="nowhere"), Dead("unknown_queue")),
     # -- commands
-    "a command of wrong types": (create(due_at={}), Dead("undecodable")),
-    "a command that is a list": (raw_command(b"[]"), Dead("undecodable")),
-    "a command nested 100,000 deep": (raw_command(b"[" * 100_000), Dead("undecodable")),
+    "a command of wrong types": (create(due_at={}), Dead("undecodable", answered=True)),
+    "a command that is a list": (raw_command(b"[]"), Dead("undecodable", answered=True)),
+    "a command nested 100,000 deep": (raw_command(b"[" * 100_000), Dead("undecodable", answered=True)),
     "a command with a number of 10,000 digits": (
         raw_command(b'{"verb":"create","due_at":' + b"9" * 10_000 + b"}"),
-        Dead("undecodable"),
+        Dead("undecodable", answered=True),
     ),
-    "half a surrogate pair": (create(key="\ud800"), Dead("undecodable")),
-    "a command with another's id": (create(command_id=str(uuid.UUID(int=7))), Dead("forged")),
+    "half a surrogate pair": (create(key="\ud800"), Dead("undecodable", answered=True)),
+    "a command with another's id": (create(command_id=str(uuid.UUID(int=7))), Dead("forged", answered=True)),
     "an unknown verb": (about("explode"), Answer("refused", "verb")),
     "a verb of 100 kB": (about("v" * 100_000), Answer("refused", "verb")),
     "a cancel of an unknown job": (about("cancel"), Answer("not_found")),
@@ -431,9 +440,9 @@ CASES: dict[str, tuple[Make, Outcome]] = {
     "a cancel of nothing": (command(lambda at: {"verb": "cancel"}), Answer("refused", "job_id")),
     "a cancel of nonsense": (about("cancel", job_id="what"), Answer("refused", "id")),
     "a reschedule to the year 1": (about("reschedule", due_at=YEAR_1), Answer("refused", "due_at")),
-    "a time that is none": (about("reschedule", due_at="tomorrow"), Dead("undecodable")),
+    "a time that is none": (about("reschedule", due_at="tomorrow"), Dead("undecodable", answered=True)),
     "a create in the year 9999": (create(due_at=YEAR_9999), Answer("refused", "due_at")),
-    "a create long before its time": (create(delay_ms=-(2**62)), Answer("created")),
+    "a create long before its time": (create(delay_ms=-(2**62)), Answer("refused", "delay_ms")),
     "a create for ever later": (create(delay_ms=2**62), Answer("refused", "due_at")),
     "a create for an unknown queue": (create(queue="nowhere"), Answer("refused", "unknown_queue")),
     "a create without a handler": (create(handler=None), Answer("refused", "handler")),

@@ -219,7 +219,16 @@ def met(put: Put, outcome: Outcome, seen: Seen) -> list[str]:
     end = seen.ends.get((put.last[0], put.sent[-1].key or b""), "")
     match outcome:
         case Dead(reason):
-            wanted: tuple[Any, ...] = ([], [reason], [], [], "dead" if outcome.tombstone else "")
+            refused = [
+                answer for answer in answers if answer[0] == "refused" and answer[1].startswith(reason)
+            ]
+            wanted: tuple[Any, ...] = (
+                [],
+                [reason],
+                refused[:1] if outcome.answered else [],
+                [],
+                "dead" if outcome.tombstone else "",
+            )
         case Answer(said):
             wanted = (fired[:1] if said == "requeued" else [], [], answers, [], end or "executed")
         case Dropped(reason):

@@ -139,7 +139,7 @@ def play(
         calm = time.monotonic()
         until = now_ms() + 9_000
         listener.client.producer.flush(30)
-        _wait(ledger, listener, until, patience)
+        _wait(ledger, listener, until, patience, nemesis.watch)
         report.quiet_s = time.monotonic() - calm
         for one in dispatchers:
             one.signal(signal.SIGTERM)
@@ -166,10 +166,11 @@ def play(
     return report
 
 
-def _wait(ledger: Ledger, listener: Listener, until: int, patience: float) -> None:
+def _wait(ledger: Ledger, listener: Listener, until: int, patience: float, watch: Callable[[], None]) -> None:
     """Until every command is answered, and nothing more has fired for some seconds after the last due time."""
     deadline, quiet, seen = time.monotonic() + patience, time.monotonic(), -1
     while time.monotonic() < deadline:
+        watch()
         missing = [
             id_ for id_, sent in ledger.commands.items() if sent.places and id_ not in listener.answered
         ]

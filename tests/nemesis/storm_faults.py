@@ -135,8 +135,7 @@ class Nemesis:
             now = time.monotonic()
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2]()
-            for one in self.dispatchers:
-                self._deserted(one)
+            self.watch()
             if now >= strike:
                 self._strike()
                 strike = now + self.random.uniform(0.3, 2 * self.pace)
@@ -154,8 +153,12 @@ class Nemesis:
             dispatcher.frozen = False
             dispatcher.start()
 
-    def _deserted(self, one: Dispatcher) -> None:
+    def watch(self) -> None:
         """A dispatcher that ended though nobody asked it to has failed, and is started again."""
+        for one in self.dispatchers:
+            self._deserted(one)
+
+    def _deserted(self, one: Dispatcher) -> None:
         if one.process is None or one.asked or (code := one.process.poll()) is None:
             return
         if code != UNREACHABLE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -282,3 +283,21 @@ def test_a_queue_that_stays_full_aborts(cluster: Cluster, producer: Any) -> None
     with pytest.raises(RetryStep, match="full"):
         commit(producer)
     assert cluster.calls[-1] == "abort"
+
+
+def test_h17_offsets_that_are_never_answered_cost_the_producer_and_not_the_process(
+    cluster: Cluster, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka#5456: the call ignores its time-out when a connection breaks at the wrong moment."""
+    released = threading.Event()
+    monkeypatch.setattr(kafka_txn, "OFFSETS_S", 0.05)
+    monkeypatch.setattr(kafka_txn, "_left_behind", [])
+    made = producer
+    cluster.fail("send_offsets_to", released.wait)
+    with pytest.raises(RetryStep, match="no answer"):
+        made.commit(PUTS, [], b"group")
+    assert cluster.made == 2, "a new producer, whose initialisation ends what the old one had open"
+    assert "commit" not in cluster.calls
+    made.commit(PUTS, [], b"group")
+    assert cluster.calls[-1] == "commit"
+    released.set()
