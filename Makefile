@@ -8,7 +8,7 @@ STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
+.PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,13 @@ demo: $(STAMP) ## the product's main job on real input against a real broker
 dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
-test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance
-	@$(PYTEST) tests --ignore=tests/nemesis
+test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance; but for the slow ones
+	@$(PYTEST) tests --ignore=tests/nemesis -m "not slow"
 
-check: lint type layers test sim coverage ## everything that must be green before a commit lands
+slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
+	@$(PYTEST) tests --ignore=tests/nemesis -m slow
+
+check: lint type layers test slow sim coverage ## everything that must be green before a commit lands
 
 lint: $(STAMP) ## ruff: format and rules
 	@$(BIN)/ruff format --check .

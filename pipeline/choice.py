@@ -23,7 +23,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 """And this many bytes: a transaction that a slow link cannot take within its time would be tried for ever."""
 ON_TIME_MS = 1_000
 """A job that is overdue for less is on time: it goes before a backlog."""
-SHARED_MS, ALONE_MS = 50, 200
+SHARED_MS, ALONE_MS = 40, 150
 """How long a batch may take while jobs on time or commands wait behind it, and while nothing does."""
 SHARED_FOR_MS = 2_000
 """A backlog shares the way for so long after anything else was last seen beside it."""

@@ -14,6 +14,8 @@ import jsonschema
 import pytest
 from confluent_kafka.admin import AdminClient
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "cli" / "bench.json").read_text())
 
 

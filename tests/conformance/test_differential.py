@@ -20,6 +20,8 @@ from pipeline.adapters.memory_cluster import MemoryCluster, Outcome
 from pipeline.core.errors import OwnerError, RebuildClients, RetryStep
 from pipeline.ports import CommittedOffset, Membership, Put
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 4
 ALL = frozenset(range(PARTITIONS))
 REST_S = 8.0

@@ -12,6 +12,8 @@ from integration.fleet import Eventually, Fleet, fleet
 from pipeline.adapters.kafka_admin import topic_admin
 from pipeline.heartbeat import fold_fleet
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from pipeline import Dueline
 

@@ -21,6 +21,8 @@ from integration.fleet import Eventually, Fleet, fleet
 from pipeline.adapters.kafka_admin import load_era, load_layout
 from pipeline.adapters.kafka_meta import GuardReader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def shop(broker: str, prefix: str, tmp_path: Path) -> Fleet:  # type: ignore[misc]

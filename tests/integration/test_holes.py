@@ -36,6 +36,8 @@ from pipeline.service.build import Build
 from pipeline.service.loop import Stop
 from pipeline.service.run import Plant
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 4
 SMALL = Wish(shards=2, ring=2, queues={"default": 2})
 

@@ -10,6 +10,8 @@ from integration.fleet import Eventually, Fleet, fleet
 from pipeline.dev import settings
 from pipeline.dev.broker import EmbeddedBroker
 
+pytestmark = pytest.mark.slow
+
 STATE = "__transaction_state"
 SHORT = {
     "transactional.id.expiration.ms": "3000",  # 7 days
