@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
@@ -29,6 +30,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("broker")
     if using:
         using[0].add_marker(pytest.mark.timeout(FIRST_BROKER_TEST_TIMEOUT_S), append=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_silent_end() -> Iterator[None]:
+    """`os._exit` in the test process would end the run as if all had passed; a forked child may call it."""
+    here, leave = os.getpid(), os._exit
+
+    def guarded(status: int) -> NoReturn:
+        if os.getpid() == here:
+            raise AssertionError(f"os._exit({status}) in the test process")
+        leave(status)
+
+    os._exit = guarded
+    yield
+    os._exit = leave
 
 
 @pytest.fixture(scope="session")

@@ -47,3 +47,14 @@ def test_a_slot_is_for_one_process(dueline: Any, roles: list[Role]) -> None:
 @pytest.mark.parametrize("count", ["0", "65", "many"])
 def test_a_number_of_processes_is_between_1_and_64(dueline: Any, count: str) -> None:
     assert dueline("dispatcher", "--processes", count).code == 2
+
+
+def test_a_worker_whose_handlers_go_on_ends_at_once_threads_and_all(
+    dueline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do would run beside the next attempt of their runs."""
+    ended: list[int] = []
+    monkeypatch.setattr("pipeline.service.run_worker", lambda *_, **__: False)
+    monkeypatch.setattr("os._exit", ended.append)
+    dueline("worker", "--app", "pipeline.dev.handlers:app")
+    assert ended == [0]
