@@ -15,6 +15,9 @@ CHUNK_JOBS = 1_000
 CHUNK_BYTES = 2 * 1024 * 1024
 CHUNK_AGE_MS = 100
 """A chunk is closed at any of these: a slow source still sees its references soon."""
+PUMP_JOBS = 100
+"""Reports are taken so often: after a pause the connection's own thread begins to take them, and passing the
+interpreter lock to and fro for each makes this thread so slow that the pauses stay."""
 IN_FLIGHT = 8
 """Chunks that may wait for the store: at most 8,000 jobs or about 16 MiB in the producer."""
 
@@ -83,7 +86,7 @@ def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterat
     try:
         for number, job in enumerate(jobs, 1):
             here = monotonic()
-            if not isinstance(job, Mapping):
+            if type(job) is not dict and not isinstance(job, Mapping):
                 raise InvalidInput(f"item {number}", f"{job!r:.80} is no mapping")
             try:
                 recorded = record(job, now_at(here))
@@ -96,6 +99,8 @@ def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterat
                 append(put, chunk.report)
                 chunk.refs.append(ref)
                 chunk.bytes += len(put.value or b"")
+            if not number % PUMP_JOBS:
+                connection.pump(0)
             if chunk.full(here):
                 connection.pump(0)
                 yield chunk.seal()
