@@ -154,7 +154,7 @@ class Choice:
             self._limit = min(BATCH_LIMIT, self._limit * 2)
 
     def refused(self, jobs: int) -> None:
-        """A transaction did not go through: this may have been too much for its time, or for one record in it."""
+        """A batch did not go through: it may have been too much for its time-out."""
         self._limit = max(1, jobs // 2)
 
 

@@ -60,13 +60,9 @@ class View:
 
     def put(self, entry: Entry) -> None:
         """Add an entry, or replace the one with its record key."""
-        entries, key = self.delta.entries, entry.record_key
-        before = entries.get(key)
-        if before is not None:
-            entries[key] = before[0], entry
-        else:
-            stored = self._index.entry(self.number, key)
-            entries[key] = None if stored is None else stored.fire_at, entry
+        key = entry.record_key
+        replaced = None if key in self.delta.entries else self._index.entry(self.number, key)
+        self.delta.put(entry, replaced)
         if key.startswith(KEYED) and entry.action in (Action.FIRE, Action.GRANTED, Action.EXPIRE):
             self.delta.facts[keys.holder_key(_id_of(key))] = key[2:]
 
