@@ -43,7 +43,7 @@ class Delivery:
     fired_at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Flight:
     """One attempt under way: from its started record to the commit of its outcome."""
 

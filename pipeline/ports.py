@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from pipeline.core.context import Side
+from pipeline.core.job import Run
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -305,32 +308,55 @@ class Index(Protocol):
     def close(self) -> None: ...
 
 
+class Task(NamedTuple):
+    """What another process needs to call a handler itself."""
+
+    run: Run
+    attempt: int
+    token: int
+    fired_at: int
+    side: Side
+
+
 class Call(NamedTuple):
-    """One handler call for an executor; `ticket` comes back with its result."""
+    """One handler call for an executor; `ticket` comes back with its result.
+
+    `function` returns the result or, if `asynchronous`, a coroutine for it. With a `task` it is a process of the pool
+    that calls the handler. `timeout_ms` counts from when the handler begins; None = no limit.
+    """
 
     ticket: int
     function: Callable[[], Any]
     asynchronous: bool
+    timeout_ms: int | None = None
+    task: Task | None = None
 
 
 class Done(NamedTuple):
-    """A finished call: `error` None = it returned `value`."""
+    """A finished call: `error` None = it returned `value`. `began` and `ended` are CLOCK_MONOTONIC seconds."""
 
     ticket: int
     value: Any
     error: BaseException | None
+    began: float = 0.0
+    ended: float = 0.0
 
 
 class Executor(Protocol):
-    """Runs handler calls off the owner's thread."""
+    """Runs handler calls off the owner's thread. Called from that thread only."""
 
     def submit(self, call: Call) -> None: ...
     def completed(self) -> list[Done]:
-        """Calls finished since the last time, without waiting."""
+        """Calls finished since the last time, each once, without waiting. One whose time is over comes with TimedOut:
+        a coroutine was cancelled then, a process killed, a thread left alone, its result to be thrown away."""
         ...
 
-    def wait(self, timeout_ms: int) -> bool:
-        """Wait until something has completed or the time is over; True if something has."""
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        """Those of `tickets` whose handlers had not begun: now they never will, and nothing more is heard of them."""
+        ...
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        """End these calls if they can be ended: a coroutine is cancelled, a process killed; they come with Stopped."""
         ...
 
     def close(self, timeout_ms: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from pipeline import codec
-from pipeline.attempt import call_handler
+from pipeline.attempt import Means, Tray, call_handler
 from pipeline.core.admission import MINUTE_MS, Limits, check_run, nobody_knows
 from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted, Undecodable
 from pipeline.core.handler import DeadEnd, Decision, Registry, decide, failure_of
@@ -61,6 +61,7 @@ class Worker:
         reader: Reader,
         executor: Executor,
         registry: Registry,
+        means: Means,
         desk: Desk,
         clock: Clock,
         random: Random,
@@ -75,6 +76,7 @@ class Worker:
         self._appender = appender
         self._executor = executor
         self._registry = registry
+        self._means = means
         self._desk = desk
         self._clock = clock
         self._random = random
@@ -294,9 +296,9 @@ class Worker:
                 continue
             spec = self._registry.get(flight.run.handler)
             assert spec is not None, "admitted only with a known handler"
-            ticket = next(self._tickets)
+            ticket, tray = next(self._tickets), Tray(self._means, partial(_closed, flight))
             self._airborne[ticket] = flight
-            self._executor.submit(Call(ticket, partial(call_handler, spec, flight), spec.asynchronous))
+            self._executor.submit(Call(ticket, partial(call_handler, spec, flight, tray), spec.asynchronous))
 
     # -- outcomes -------------------------------------------------------------------------------------------
 
@@ -384,6 +386,10 @@ class Worker:
         self._pulse.leave()
         self._appender.flush(timeout_ms)
         self._log.close()
+
+
+def _closed(flight: Flight) -> bool:
+    return flight.lane.state is PartitionState.CLOSED
 
 
 def _in_flight(flight: Flight) -> InFlight:

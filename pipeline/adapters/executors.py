@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,7 +27,6 @@ class HandlerExecutor:
     def __init__(self, concurrency: int) -> None:
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._taken: deque[Done] = deque()
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,21 +66,18 @@ class HandlerExecutor:
             self._done.put(await outcome_async(call.ticket, call.function))
 
     def completed(self) -> list[Done]:
-        done = list(self._taken)
-        self._taken.clear()
+        done: list[Done] = []
         while True:
             try:
                 done.append(self._done.get_nowait())
             except queue.Empty:
                 return done
 
-    def wait(self, timeout_ms: int) -> bool:
-        if not self._taken:
-            try:
-                self._taken.append(self._done.get(timeout=max(timeout_ms, 0) / 1000))
-            except queue.Empty:
-                return False
-        return True
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        return set()
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        """Nothing here can be ended from outside yet."""
 
     def close(self, timeout_ms: int) -> bool:
         """Take no more calls, wait `timeout_ms` for the running ones, then leave them behind.
@@ -133,8 +129,14 @@ class InlineExecutor:
             done.append(outcome(call.ticket, run))
         return done
 
-    def wait(self, timeout_ms: int) -> bool:
-        return bool(self._calls) and not self.hold
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        wanted = set(tickets)
+        gone = {call.ticket for call in self._calls if call.ticket in wanted}
+        self._calls = deque(call for call in self._calls if call.ticket not in gone)
+        return gone
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        """A call runs to its end while it is collected: there is nothing to be ended."""
 
     def close(self, timeout_ms: int) -> bool:
         self._calls.clear()

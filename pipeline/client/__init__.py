@@ -9,18 +9,19 @@ if TYPE_CHECKING:
     from pipeline.client.app import Dueline
     from pipeline.client.commands import JobChange
     from pipeline.client.parts import Feed, JobFinder, Parts
-    from pipeline.client.request import JobOptions, JobRef
+    from pipeline.client.request import JobOptions
+    from pipeline.core.jobref import JobRef
 
 __all__ = ["Dueline", "Feed", "JobChange", "JobFinder", "JobOptions", "JobRef", "Parts"]
 
 _MODULES = {
-    "Dueline": "app",
-    "Feed": "parts",
-    "JobChange": "commands",
-    "JobFinder": "parts",
-    "JobOptions": "request",
-    "JobRef": "request",
-    "Parts": "parts",
+    "Dueline": "pipeline.client.app",
+    "Feed": "pipeline.client.parts",
+    "JobChange": "pipeline.client.commands",
+    "JobFinder": "pipeline.client.parts",
+    "JobOptions": "pipeline.client.request",
+    "JobRef": "pipeline.core.jobref",
+    "Parts": "pipeline.client.parts",
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above
@@ -28,4 +29,4 @@ if not TYPE_CHECKING:  # a type checker sees the imports above
     def __getattr__(name: str) -> "Any":
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(import_module(_MODULES[name]), name)

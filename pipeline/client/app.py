@@ -20,7 +20,8 @@ from pipeline.core.retry import RetryPolicy
 if TYPE_CHECKING:
     from pipeline.client.commands import JobChange
     from pipeline.client.connection import Connection, Delivery
-    from pipeline.client.request import JobOptions, JobRef
+    from pipeline.client.request import JobOptions
+    from pipeline.core.jobref import JobRef
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.client.commands import append_create
 from pipeline.client.connection import Connection, Delivery
-from pipeline.client.request import JobRef
 from pipeline.core.errors import InvalidInput
+from pipeline.core.jobref import JobRef
 
 CHUNK_JOBS = 1_000
 CHUNK_BYTES = 2 * 1024 * 1024

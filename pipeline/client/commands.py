@@ -17,11 +17,12 @@ from pipeline import codec
 from pipeline.client.answers import Waiter
 from pipeline.client.connection import Connection, Delivery
 from pipeline.client.parts import JobFinder, Report
-from pipeline.client.request import JobRef, wait_ms
+from pipeline.client.request import wait_ms
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.handler import Duration
 from pipeline.core.ids import keyed_id, parse_id
 from pipeline.core.job import Command, Event
+from pipeline.core.jobref import JobRef
 from pipeline.core.keys import command_key
 from pipeline.core.times import aware
 from pipeline.ports import Put

@@ -15,10 +15,11 @@ from pipeline import codec
 from pipeline.client.answers import Answers
 from pipeline.client.parts import JobFinder, Parts, Report
 from pipeline.client.recorder import Recorder
-from pipeline.client.request import JobRef, Requests
+from pipeline.client.request import Requests
 from pipeline.config import Settings
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import Run
+from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
 from pipeline.core.minting import Mint
 from pipeline.ports import Clock, Put

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
-from pipeline.client.request import JobRef, Requests, due_of_request, pairs_of, text_of
+from pipeline.client.request import Requests, due_of_request, pairs_of, text_of
 from pipeline.codec.run_wire import Fixed, assemble, fixed
 from pipeline.codec.wire import EMPTY, NULL, SOME, write_bytes, write_instant, write_map, write_string
+from pipeline.core.jobref import JobRef
 from pipeline.core.keys import ANONYMOUS
 from pipeline.core.minting import Mint
 from pipeline.ports import Put

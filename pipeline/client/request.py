@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from pipeline.config import Settings
 from pipeline.core.errors import InvalidInput
@@ -20,7 +20,7 @@ from pipeline.core.hashing import text_hash
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import EARLIEST, LATEST, Command, Run
 from pipeline.core.names import check_name
-from pipeline.core.times import aware, instant_of, parse_duration, parse_instant
+from pipeline.core.times import instant_of, parse_duration, parse_instant
 
 TEXT_LIMIT = 512
 """UTF-8 bytes of an idempotency key, a serial group, and a name or value of labels and headers."""
@@ -83,19 +83,6 @@ _CENTURY_S = 100 * 365 * 86_400
 _DURATION = (str, int, float, timedelta)
 # By type too, since True is 1.
 _delay = lru_cache(maxsize=8192, typed=True)(lambda value: parse_duration("in_", value))
-
-
-class JobRef(NamedTuple):
-    """A created job; `due_at` is an aware UTC datetime. `status` is `created`, its record acknowledged; of a job
-    with a key also `existing`, `replaced`, `debounced`, `rejected`, and `accepted`: durable, not answered yet."""
-
-    id: str
-    status: str
-    due_at: datetime
-
-    @classmethod
-    def of(cls, run: Run) -> JobRef:
-        return cls(run.job_id, "created", aware(run.due_at))
 
 
 class Requests:

@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pipeline.core.jobref import JobRef
+
+
+class Side(Protocol):
+    """What an attempt may ask of its worker while it runs. Any thread may call it."""
+
+    def schedule(self, request: Mapping[str, Any]) -> JobRef:
+        """Keep a new job for the ack transaction; `request` has the names of `Dueline.schedule`. InvalidInput naming
+        the option; Refused once the attempt has come to an end."""
+        ...
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Mapping[str, bytes],
+        partition: int | None,
+    ) -> None:
+        """Keep a record for the ack transaction. InvalidInput naming what is wrong; Refused as `schedule`."""
+        ...
+
+    def progress(self, fraction: float | None, note: str) -> None:
+        """Show how far the attempt is, in the worker's next heartbeat."""
+        ...
+
+    def log(self, line: str) -> None:
+        """Keep a line with the attempt; the first ones give way when there are too many."""
+        ...
+
+    def stopped(self) -> bool:
+        """Whether the run should end: somebody stopped it, its time is over, or the worker is leaving."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +65,47 @@ class Context:
     idempotency_key: str
     token: int
     logger: logging.LoggerAdapter[logging.Logger]
-    stopped: Callable[[], bool]
+    side: Side
+    key: str | None = None
+    queue: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    last_success_at: datetime | None = None
+    """When the schedule's last successful occurrence was due; None for other jobs, or if there is none."""
 
     @property
     def cancelled(self) -> bool:
-        """True once the worker no longer holds the run, or is leaving: a long handler should then stop."""
-        return self.stopped()
+        """True once the run was stopped, its time is over, or the worker is leaving: a long handler should then end."""
+        return self.side.stopped()
+
+    def schedule(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> JobRef:
+        """Create a job together with this run's success: it exists exactly if this run is acked as succeeded, and
+        once. Options as `Dueline.schedule`; a job with a key is `accepted`. Raises InvalidInput naming the option."""
+        return self.side.schedule({"handler": handler, "payload": payload, **options})
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Append a record to a topic of yours together with this run's success: exactly once for readers with
+        isolation `read_committed`. Text is UTF-8; None as value is a tombstone; without a partition the key chooses it,
+        as Kafka's Java client does. InvalidInput if the topic does not exist, or is one of the product's own."""
+        texts = {name: _bytes(text) for name, text in (headers or {}).items()}
+        self.side.produce(topic, _maybe(value), _maybe(key), texts, partition)
+
+    def progress(self, fraction: float | None = None, note: str = "") -> None:
+        """Say how far this run is: a fraction of 1, a note (its first 200 characters), or both."""
+        self.side.progress(fraction, note[:200])
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _maybe(value: bytes | str | None) -> bytes | None:
+    return None if value is None else _bytes(value)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from pipeline.core.errors import InvalidInput
@@ -65,12 +66,35 @@ class Dead(Exception):
         self.reason = reason
 
 
+class InvalidPayload(Dead):
+    """The payload can never fit the handler: no further attempt can succeed."""
+
+
+class TimedOut(Exception):
+    """The handler did not come back within its time."""
+
+
+class Stopped(Exception):
+    """The run was stopped from outside, and its handler ended for it."""
+
+
 # -- what a user registers ----------------------------------------------------------------------------------
+
+
+class Pool(StrEnum):
+    """Where a handler runs. `async def` handlers always run on the event loop."""
+
+    THREAD = "thread"
+    PROCESS = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerSpec:
-    """A registered handler. `timeout_ms` None = no limit; a job's own `max_attempts` and `timeout` win."""
+    """A registered handler. `timeout_ms` None = no limit; a job's own `max_attempts` and `timeout` win.
+
+    `concurrency` = how many of its runs one worker process runs at a time; `max_age_ms` = how long after its due time
+    a run may still start.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -79,6 +103,10 @@ class HandlerSpec:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout_ms: int | None = None
     retry: RetryPolicy = _DEFAULT_RETRY
+    pool: Pool = Pool.THREAD
+    concurrency: int | None = None
+    max_age_ms: int | None = None
+    aliases: tuple[str, ...] = ()
 
     def invoke(self, context: object, payload: object) -> Any:
         """Call the handler; an asynchronous one gives a coroutine. TypeError if the payload does not fit."""

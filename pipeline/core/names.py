@@ -63,5 +63,9 @@ class Names:
     def worker_group(self, queue: str) -> str:
         return f"{self.prefix}.worker.{queue}"
 
+    def owns(self, topic: str) -> bool:
+        """Whether a topic is one of this installation's own."""
+        return topic.startswith(f"{self.prefix}.")
+
     def transactional_id(self, role: str, instance: str, slot: int, n: int) -> str:
         return f"{self.prefix}.{role}.{instance}.{slot}.{n}"

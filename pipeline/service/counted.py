@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections.abc import Iterable
 
 from pipeline.core.handler import Cancel, Dead, Retry, Snooze
 from pipeline.metrics import WorkerMetrics
@@ -35,8 +36,13 @@ class CountedExecutor:
             self._started = 0
         return done
 
-    def wait(self, timeout_ms: int) -> bool:
-        return self._executor.wait(timeout_ms)
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        gone = self._executor.withdraw(tickets)
+        self._in_flight -= len(gone)
+        return gone
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        self._executor.stop(tickets)
 
     def close(self, timeout_ms: int) -> bool:
         return self._executor.close(timeout_ms)

@@ -36,6 +36,7 @@ from pipeline.ports import Events, Executor, GroupLog, RebalanceListener
 from pipeline.service.build import Build, chosen_build
 from pipeline.service.log import LogEvents
 from pipeline.service.loop import Stop, rebuilding, step_until
+from pipeline.service.means import means
 from pipeline.service.observe import Observer, learn_era, observing
 from pipeline.service.slots import Slot, claimed_slot, renamed
 from pipeline.worker import Limits, Worker
@@ -294,6 +295,9 @@ def _worker(plant: Plant, app: Dueline, crew: Crew, n: int, reader: KafkaReader,
         reader=reader,
         executor=crew.executor,
         registry=app.registry,
+        means=means(
+            plant.settings, lambda: load_layout(plant.settings), plant.clock.now, plant.admin.partitions
+        ),
         desk=Desk(names=names, layout=plant.layout, queue=crew.queue, worker=plant.identity.process),
         clock=plant.clock,
         random=Random(),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from sides import MEANS
+
 from pipeline import codec
 from pipeline.adapters.executors import InlineExecutor
 from pipeline.adapters.memory import CommitFault, MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
@@ -202,7 +204,8 @@ class World:
         return Worker(
             open_log=self._open(process, NAMES.work("default"), NAMES.worker_group("default")),
             appender=MemoryAppender(self.cluster), reader=MemoryReader(self.cluster), executor=InlineExecutor(),
-            registry=registry, desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=identity.process),
+            registry=registry, means=MEANS,
+            desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=identity.process),
             clock=self.clock, random=self.ids, identity=identity, pulse=self._pulse(identity), events=self.told,
             era=1, limits=Limits(max_worker_deaths=1_000), tickets=itertools.count(1),
         )  # fmt: skip

@@ -8,6 +8,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from sides import MEANS
+
 from pipeline import codec
 from pipeline.adapters.executors import InlineExecutor
 from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
@@ -76,6 +78,7 @@ class Shop:
             reader=MemoryReader(self.cluster),
             executor=self.executors[name],
             registry=self.registry,
+            means=MEANS,
             desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=name),
             clock=self.clock,
             random=Random(name),

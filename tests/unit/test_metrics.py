@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -231,8 +231,11 @@ class FakeExecutor:
         done, self.done = self.done, []
         return done
 
-    def wait(self, timeout_ms: int) -> bool:
-        return bool(self.done)
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        return set(tickets)
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        """Nothing to stop."""
 
     def close(self, timeout_ms: int) -> None:
         self.calls.clear()
@@ -248,7 +251,6 @@ def test_attempts_are_counted_when_they_start_and_when_they_end(worker: WorkerMe
     for ticket in range(3):
         executor.submit(Call(ticket, nothing, False))
     inner.done = [Done(0, 1, None), Done(1, None, ValueError())]
-    assert executor.wait(0)
     assert [done.ticket for done in executor.completed()] == [0, 1]
     assert value(worker, "attempts_started_total", queue="mail") == 3
     assert value(worker, "attempts_finished_total", queue="mail", outcome="returned") == 1

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pipeline import codec
 from pipeline.client import recorder
 from pipeline.client.recorder import Recorder
-from pipeline.client.request import JobRef, Requests
+from pipeline.client.request import Requests
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import EARLIEST, LATEST
+from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
 from pipeline.core.layout import default_layout
 from pipeline.core.minting import Mint

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.client.request import PLANNED, JobOptions, JobRef, Requests
+from pipeline.client.request import PLANNED, JobOptions, Requests
 from pipeline.core.errors import InvalidInput
 from pipeline.core.hashing import text_hash
 from pipeline.core.ids import due_of
 from pipeline.core.job import EARLIEST, LATEST
+from pipeline.core.jobref import JobRef
 
 NOW = 1_800_000_000_000
 AT = "2030-01-31T09:30:00+02:00"

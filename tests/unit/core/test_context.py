@@ -2,12 +2,14 @@
 
 import logging
 
+from sides import Quiet
+
 from pipeline.core.context import Context
 from pipeline.core.times import aware
 
 
 def test_a_handler_sees_when_it_should_stop():
-    stopped = []
+    side = Quiet()
     context = Context(
         job_id="j",
         occurrence_id="j",
@@ -21,8 +23,8 @@ def test_a_handler_sees_when_it_should_stop():
         idempotency_key="j",
         token=1,
         logger=logging.LoggerAdapter(logging.getLogger("test"), {}),
-        stopped=lambda: bool(stopped),
+        side=side,
     )
     assert not context.cancelled
-    stopped.append(True)
+    side.end = True
     assert context.cancelled

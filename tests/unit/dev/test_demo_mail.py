@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sides import Quiet
 
 from pipeline import Context
 from pipeline.dev.demo import handlers
@@ -73,7 +74,7 @@ def context(attempt: int, token: int) -> Context:
     return Context(
         job_id="j", occurrence_id="j", handler="dunning.mail", payload=dict(INVOICE), due_at=when,
         nominal_at=when, fired_at=when, run=1, attempt=attempt, idempotency_key=KEY, token=token,
-        logger=logging.LoggerAdapter(logging.getLogger("test"), {}), stopped=lambda: False,
+        logger=logging.LoggerAdapter(logging.getLogger("test"), {}), side=Quiet(),
     )  # fmt: skip
 
 
