@@ -29,25 +29,32 @@ if TYPE_CHECKING:
         DuelineError,
         InvalidInput,
         InvalidSchedule,
+        JobFailed,
         NotFound,
         Refused,
         StoreUnreachable,
     )
-    from pipeline.core.handler import Cancel, Dead, Retry, Snooze
+    from pipeline.core.handler import Cancel, Dead, Fenced, Retry, Snooze
+    from pipeline.core.registry import DeadJob
+    from pipeline.core.retry import RetryPolicy
 
 __all__ = [
     "Cancel",
     "Context",
     "Dead",
+    "DeadJob",
     "Dueline",
     "DuelineError",
+    "Fenced",
     "InvalidInput",
     "InvalidSchedule",
     "JobChange",
+    "JobFailed",
     "JobRef",
     "NotFound",
     "Refused",
     "Retry",
+    "RetryPolicy",
     "Snooze",
     "StoreUnreachable",
     "connect",
@@ -62,11 +69,14 @@ _PLACES = {
         "DuelineError",
         "InvalidInput",
         "InvalidSchedule",
+        "JobFailed",
         "NotFound",
         "Refused",
         "StoreUnreachable",
     ),
-    "pipeline.core.handler": ("Cancel", "Dead", "Retry", "Snooze"),
+    "pipeline.core.handler": ("Cancel", "Dead", "Fenced", "Retry", "Snooze"),
+    "pipeline.core.registry": ("DeadJob",),
+    "pipeline.core.retry": ("RetryPolicy",),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
@@ -77,6 +87,7 @@ def connect(settings: "Settings") -> "Parts":
     from pipeline.adapters.kafka_admin import load_layout
     from pipeline.adapters.kafka_feed import KafkaFeed
     from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+    from pipeline.adapters.kafka_lag import group_progress
     from pipeline.adapters.store_clock import kafka_clock
     from pipeline.client.parts import Parts
     from pipeline.follower import Follower
@@ -92,6 +103,7 @@ def connect(settings: "Settings") -> "Parts":
         load_layout=lambda: load_layout(settings),
         finder=lambda layout: Follower(reader=reader, names=names, layout=layout),
         open_feed=lambda: KafkaFeed(bootstrap, names.events, settings.kafka),
+        group_progress=lambda *place: group_progress(bootstrap, settings.kafka, *place),
     )
 
 

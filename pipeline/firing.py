@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pipeline import codec
 from pipeline.commands import ANSWER, execute
+from pipeline.commands.stop import close
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import Event, Run
@@ -14,6 +15,7 @@ from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY
 from pipeline.emission import LONGEST_KEY, Emission
 from pipeline.filing import DETAIL_LIMIT, FINISHED, STARTED, TO_FIRE, hold_of
 from pipeline.fold import DUPLICATE, SUPERSEDED
+from pipeline.found import STOPPED
 from pipeline.ports import Action, Entry
 from pipeline.runs import FIRED, emit_run, holder_of, keep_state, told_of
 from pipeline.view import OCCURRENCE
@@ -112,6 +114,8 @@ def drop(entry: Entry, detail: str, emission: Emission) -> None:
         emission.end(entry, first[0], [("work", place.encode()) for place in first[1:] if place])
     else:
         emission.end(entry, reason)
+    if reason == STOPPED:
+        close(entry, emission)
 
 
 def condemn(entry: Entry, reason: str) -> Entry:

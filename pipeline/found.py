@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.ids import occurrence_of_keyed
 from pipeline.core.job import KeyState
@@ -11,6 +12,9 @@ from pipeline.emission import Emission
 from pipeline.filing import TO_FIRE
 from pipeline.ports import Entry
 from pipeline.runs import FIRED, holder_by_id, holder_of
+
+STOPPED, STOPPING = "stopped", "stopping"
+"""What a stop says of itself: no run of the job is left, or workers have been told and one may be under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,9 @@ def _found(
     if pending is None:
         highest = view.highest_run(occurrence)
         retry = _to_fire(view.entry(keys.retry_key(occurrence, highest)))
-        if retry is None and view.entry(keys.stopped_key(occurrence)) is not None:
-            ended = b"stopped"
+        stop = view.entry(keys.stopped_key(occurrence))
+        if retry is None and stop is not None:
+            ended = (STOPPING if codec.EVENT.decode(stop.value).outcome == STOPPING else STOPPED).encode()
         if not ended and (state is not None or highest > 1 or retry is not None):
             ended = FIRED.encode()
     return Found(

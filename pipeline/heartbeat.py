@@ -14,8 +14,12 @@ from pipeline.ports import Appender, Put, Reader, Record
 INTERVAL_MS = 1000
 
 
+LATE_MS = 500
+
+
 class Pulse:
-    """Sends a heartbeat a second from its owner's loop, so a loop that hangs goes stale."""
+    """Sends a heartbeat a second from its owner's loop. A dispatcher's loop that hangs goes stale so; a worker's last
+    heartbeat is repeated from another thread meanwhile, for its handlers go on (`repeat`)."""
 
     def __init__(self, *, appender: Appender, fleet: str, partitions: int, process: str) -> None:
         self._appender = appender
@@ -23,16 +27,26 @@ class Pulse:
         self._partition = text_hash(process) % partitions
         self._key = process.encode()
         self._next = 0
+        self._last: bytes | None = None
 
     def due(self, monotonic: int) -> bool:
         return monotonic >= self._next
 
     def beat(self, heartbeat: Heartbeat, monotonic: int) -> None:
         self._next = monotonic + INTERVAL_MS
-        self._put(codec.HEARTBEAT.encode(heartbeat))
+        self._last = codec.HEARTBEAT.encode(heartbeat)
+        self._put(self._last)
+
+    def repeat(self, monotonic: int) -> None:
+        """Send the last heartbeat again if the owner's loop is late with the next. Any thread may call it."""
+        last = self._last
+        if last is not None and monotonic >= self._next + LATE_MS:
+            self._next = monotonic + INTERVAL_MS
+            self._put(last)
 
     def leave(self) -> None:
         """Say that this process is gone, so nobody waits for its heartbeat to go stale."""
+        self._last = None
         self._put(None)
 
     def _put(self, value: bytes | None) -> None:

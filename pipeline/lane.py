@@ -1,5 +1,5 @@
-"""What one partition of a work topic must do: which of its runs may start, as which attempt, and what its
-committed offset and metadata say (DESIGN §7).
+"""What one partition of a work topic must do: which of its runs may start, as which attempt, which of them somebody
+else may still be executing, and what its committed offset and metadata say (DESIGN §7).
 
     ASSIGNED ──stable committed offset──▶ RESTORING ──own takeover record read back on acks──▶ RUNNING
 """
@@ -8,35 +8,39 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline import codec
 from pipeline.core import keys, offset_metadata
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import Undecodable
-from pipeline.core.handler import Cancelled, DeadEnd, Decision, Retrying, Succeeded
-from pipeline.core.job import Ack, AckState, AttemptRecord, DeadLetter, Event, Failure, Run, Takeover
+from pipeline.core.job import Ack, AckState, Run, Takeover
 from pipeline.core.keys import AcksKind
-from pipeline.core.layout import Layout
-from pipeline.core.names import Names
 from pipeline.core.offset_metadata import OffsetMetadata, Start
 from pipeline.core.states import PartitionState
+from pipeline.offers import Offer, OfferId, read_chunk
 from pipeline.ports import CommittedOffset, Put, Record
+from pipeline.stops import Stops
+from pipeline.tray import Tray
 
 LEARNT_LIMIT = 200
 """Starts that a lane keeps from the acks partition beside those in the metadata: the ones at the lowest offsets."""
-
-STARTS_AT_ONCE = 8
-"""Room in the offset metadata is asked for before they start: so few cannot overshoot it."""
+NOBODY = "-"
+"""As the worker of a start: it was given back, so nobody holds the run."""
+HOLDERS_AT_ONCE = 4
+"""Different tokens among runs that start together: room in the offset metadata is reckoned with one."""
 PARKED_LIMIT = 100
 PARKED_BYTES = 8 * 1024 * 1024
 """Runs without a handler that one lane keeps, and the bytes of their payloads."""
+OFFERED_BYTES = 64 * 1024 * 1024
+"""Bytes of offers kept at a time: beyond that the lane reads no further before they are committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """A run that arrived and waits for a free place."""
+class Delivery(NamedTuple):
+    """A run that arrived; `fired_at` = LogAppendTime of its work record, epoch ms."""
 
     offset: int
     run: Run
@@ -45,17 +49,48 @@ class Delivery:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flight:
-    """One attempt under way: from its started record to the commit of its outcome."""
+    """One attempt under way: from its started record to the commit of its outcome. `lane` is the assignment it belongs
+    to; a flight whose lane was closed is an orphan: its outcome is offered, not acked."""
 
     lane: Lane
     delivery: Delivery
     attempt: int
     token: int
     started_at: int
+    replaces: OfferId | None = None
+    """The attempt of a stale holder: this start is read back first, since an offer that stands before it wins."""
+    ticket: int = 0
+    """Its call in the executor; 0 = not launched."""
+    stopped: bool = False
+    side: Tray | None = None
+    opening: bytes = b""
+    """How its acks begin (`codec.AckWriter`)."""
 
     @property
     def run(self) -> Run:
         return self.delivery.run
+
+    @property
+    def id(self) -> OfferId:
+        run = self.delivery.run
+        return OfferId(run.occurrence_id, run.run, self.token)
+
+    @property
+    def orphan(self) -> bool:
+        return self.lane.state is PartitionState.CLOSED
+
+
+class Hold(NamedTuple):
+    """A run that was started by somebody else, who may still be executing it: it is not started here before that is
+    known to be over."""
+
+    delivery: Delivery
+    start: Start
+
+    @property
+    def id(self) -> OfferId:
+        run = self.delivery.run
+        return OfferId(run.occurrence_id, run.run, self.start.token)
 
 
 class Lane:
@@ -66,12 +101,15 @@ class Lane:
         self.state = PartitionState.ASSIGNED
         self.unsure = False
         """A transaction with this partition's offsets has an unknown outcome: ask the group first."""
+        self.usurped = False
+        """Another owner's takeover record came after ours: nothing more is started here."""
         self.stuck_since: int | None = None
         """Monotonic ms since which this takeover is under way."""
         self.tracker = AckTracker.from_committed(0, "")
         self.acks_next = 0
-        """Next offset to read on the acks partition while restoring; after that, past our last started record."""
+        """Next offset to read on the acks partition."""
         self.nonce = ""
+        self._generation = 0
         self.waiting: deque[Delivery] = deque()
         self.waiting_bytes = 0
         """Bytes of payload in `waiting`."""
@@ -80,6 +118,16 @@ class Lane:
         self.parked: dict[int, tuple[Delivery, int]] = {}
         """By offset: runs whose handler nobody here knows, with the monotonic ms at which they are given up."""
         self.flights: dict[int, Flight] = {}
+        self.held: dict[int, Hold] = {}
+        """By offset: runs that wait for what becomes of somebody else's attempt."""
+        self.reclaimed: dict[OfferId, tuple[Hold, int | None]] = {}
+        """By the stale holder's attempt: holds that were started anew, with the offset of that start once known."""
+        self._rewritten: dict[OfferId, int] = {}
+        """Of those whose new start has not been read back: up to where acks had been read when it was written."""
+        self.offers: dict[OfferId, Offer] = {}
+        self.released: set[OfferId] = set()
+        """Held attempts that were given back."""
+        self.stops = Stops()
         self._busy_serials: set[str] = set()
         self._committed = 0
         self._finished: tuple[tuple[int, int], ...] = ()
@@ -99,31 +147,36 @@ class Lane:
         self.state = self.state.advance(PartitionState.RESTORING)
 
     def takeover(self, record: Takeover, acks_topic: str) -> Put:
-        self.nonce = record.nonce
+        self.nonce, self._generation = record.nonce, record.generation
         return Put(acks_topic, self.number, keys.takeover_key(self.number), codec.TAKEOVER.encode(record))
 
     def restore(self, records: Iterable[Record]) -> bool:
-        """Learn from the acks partition which attempts were started before us. True once our own takeover
-        record came back: nothing that an earlier owner committed can lie behind it."""
+        """Learn from the acks partition what earlier owners started. True once our own takeover record came back:
+        nothing that one of them committed can lie behind it."""
         for record in records:
             self.acks_next = (record.offset() or 0) + 1
-            if self._learn(record.key() or b"", record.value()):
+            if self._learn(record):
                 self._restored()
                 self.state = self.state.advance(PartitionState.RUNNING)
                 return True
         return False
 
-    def _learn(self, key: bytes, value: bytes | None) -> bool:
-        if value is None:
-            return False
+    def _learn(self, record: Record) -> bool:
+        key, value = record.key() or b"", record.value()
         try:
             kind = keys.parse_acks_key(key).kind
-            if kind is AcksKind.TAKEOVER:
+            if kind is AcksKind.STOPPED:
+                self.stops.learn(record)
+            elif value is None:
+                return False
+            elif kind is AcksKind.TAKEOVER:
                 return codec.TAKEOVER.decode(value).nonce == self.nonce
-            if kind is AcksKind.STARTED:
+            elif kind is AcksKind.STARTED:
                 ack = codec.ACK.decode(value)
                 if _is_start(key, ack):
                     self._started_before(ack)
+            elif kind is AcksKind.OFFERED:
+                self._add_chunk(key, value, record.offset() or 0)
         except Undecodable:
             return False  # what nobody can read started nothing; the acks topic is compacted, not owed
         return False
@@ -133,14 +186,20 @@ class Lane:
         if ack.work_offset < self._committed or self._is_finished(ack.work_offset):
             return  # what finished needs no start any more
         known = self._starts.get(ack.work_offset)
-        if known is not None and ack.token < known.token:
+        if known is not None and (ack.token < known.token or self._has_offered(ack, known)):
             return
-        starts = ack.attempt if ack.state is AckState.STARTED else ack.attempt - 1
         self._starts.pop(ack.work_offset, None)
-        if starts > 0:
-            self._starts[ack.work_offset] = Start(starts, ack.token, ack.worker)
+        if ack.state is AckState.STARTED:
+            self._starts[ack.work_offset] = Start(ack.attempt, ack.token, ack.worker)
+        elif ack.attempt > 1:
+            self._starts[ack.work_offset] = Start(ack.attempt - 1, ack.token, NOBODY)
         if len(self._starts) > self._starts_limit:
             del self._starts[max(self._starts)]
+
+    def _has_offered(self, ack: Ack, known: Start) -> bool:
+        """Whether an earlier attempt had offered its outcome when `ack` was written: then no other one counts."""
+        offer = self.offers.get(OfferId(ack.occurrence_id, ack.run, known.token))
+        return offer is not None and offer.complete
 
     def _is_finished(self, offset: int) -> bool:
         at = bisect_right(self._finished, offset, key=lambda run: run[0]) - 1
@@ -154,6 +213,8 @@ class Lane:
         while started and not self.tracker.room():
             started.pop()
             self.tracker = self._tracker(started)
+        tokens = {start.token for _, start in started}
+        self.offers = {id_: offer for id_, offer in self.offers.items() if id_.token in tokens}
 
     def _tracker(self, started: Iterable[tuple[int, Start]]) -> AckTracker:
         known = OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(started))
@@ -161,39 +222,188 @@ class Lane:
 
     def close(self) -> None:
         self.state = self.state.advance(PartitionState.CLOSED)
-        self.waiting.clear()
-        self.parked.clear()
+        for gone in (self.waiting, self.parked, self.held, self.reclaimed, self.offers, self.flights):
+            gone.clear()
+
+    # -- news of the acks partition -------------------------------------------------------------------------
+
+    @property
+    def listening(self) -> bool:
+        """Whether somebody else's attempts are waited for."""
+        return bool(self.held or self.reclaimed or self.tracker.recovering)
+
+    def follow(self, records: Sequence[Record]) -> int:
+        """What stands on the acks partition behind our takeover record: nearly all of it is our own. The number of
+        offers that came too late."""
+        listening, late = self.listening, 0
+        for record in records:
+            key = record.key() or b""
+            head = key[:2]
+            if head == b"t/" or (head == b"s/" and not listening):
+                continue
+            try:
+                late += self._news(head, key, record)
+            except Undecodable:
+                continue  # see `_learn`
+        if records:
+            self.acks_next = (records[-1].offset() or 0) + 1
+        if (self.offers or self.released) and not self.tracker.recovering:
+            self._forget_strangers()
+        return late
+
+    def _forget_strangers(self) -> None:
+        """All that a predecessor started has been delivered: news of other attempts concern nobody."""
+        held = {hold.id for hold in self.held.values()}
+        self.released &= held
+        if self.offers:
+            awaited = held | self.reclaimed.keys() | {flight.id for flight in self.flights.values()}
+            self.offers = {id_: offer for id_, offer in self.offers.items() if id_ in awaited}
+
+    def overhear(self, records: Sequence[Record]) -> None:
+        """News of a partition that was lost, for what still runs of it: only its stops concern us."""
+        for record in records:
+            self.acks_next = (record.offset() or 0) + 1
+            if (record.key() or b"")[:2] == b"x/":
+                with suppress(Undecodable):
+                    self.stops.learn(record)
+
+    def _news(self, head: bytes, key: bytes, record: Record) -> bool:
+        """Take one in. Whether it is an offer that nobody waits for any more."""
+        value = record.value()
+        if head == b"x/":
+            self.stops.learn(record)
+        elif value is None:
+            return False
+        elif head == b"o/":
+            # One of an older generation was long on its way: its writer has lost the partition, and not we.
+            other = codec.TAKEOVER.decode(value)
+            self.usurped |= other.nonce != self.nonce and other.generation >= self._generation
+        elif head == b"s/":
+            ack = codec.ACK.decode(value)
+            if ack.state is AckState.RELEASED and _is_start(key, ack):
+                self.released.add(OfferId(ack.occurrence_id, ack.run, ack.token))
+        elif head == b"f/":
+            return not self._add_chunk(key, value, record.offset() or 0)
+        return False
+
+    def _add_chunk(self, key: bytes, value: bytes, offset: int) -> bool:
+        """Whether an offer counts: not one that comes after the start that replaces its attempt."""
+        chunk = read_chunk(key, value)
+        id_ = OfferId(chunk.occurrence_id, chunk.run, chunk.token)
+        if self.state is PartitionState.RUNNING and not self._awaited(id_, offset):
+            return False
+        self.offers.setdefault(id_, Offer(offset)).add(chunk)
+        return True
+
+    def _awaited(self, id_: OfferId, offset: int) -> bool:
+        if id_ in self.reclaimed:
+            _, restarted = self.reclaimed[id_]
+            return restarted is None or offset < restarted
+        return self.tracker.recovering or any(hold.id == id_ for hold in self.held.values())
+
+    @property
+    def offered_bytes(self) -> int:
+        return sum(offer.size for offer in self.offers.values()) if self.offers else 0
 
     # -- runs -----------------------------------------------------------------------------------------------
 
-    def startable(self, limit: int) -> list[Delivery]:
-        """Up to `limit` waiting runs that may start now: of a serial group one at a time, in log order."""
-        if self.state is not PartitionState.RUNNING:
-            return []
-        chosen: list[Delivery] = []
+    def deliver(self, offset: int) -> bool:
+        """Whether this record is to be run: False if it was finished, or delivered in this assignment."""
+        return self.tracker.deliver(offset)
+
+    def startable(self, limit: int, busy: Callable[[Run], bool] | None = None) -> Iterator[Delivery]:
+        """Waiting runs that may start now, at most `limit`: not those for whose handler `busy` says so, and of a serial
+        group one at a time, in log order. Whoever takes one calls `take_off`, or gives it up."""
+        if self.state is not PartitionState.RUNNING or self.usurped:
+            return
+        limit = min(limit, self.tracker.room(), len(self.waiting))
         skipped: list[Delivery] = []
-        limit = min(limit, STARTS_AT_ONCE)
-        while self.waiting and len(chosen) < limit and self.tracker.room():
+        tokens: set[tuple[int, int]] = set()
+        passed: set[str] = set()
+        while limit > 0 and self.waiting and len(tokens) <= HOLDERS_AT_ONCE:
             delivery = self.waiting.popleft()
-            serial = delivery.run.serial
-            if serial is not None and serial in self._busy_serials:
+            run = delivery.run
+            serial = run.serial
+            if serial is not None and (serial in self._busy_serials or serial in passed):
                 skipped.append(delivery)
-                continue
-            if serial is not None:
-                self._busy_serials.add(serial)
-            self.waiting_bytes -= len(delivery.run.payload)
-            chosen.append(delivery)
+            elif busy is not None and busy(run):
+                if serial is not None:
+                    passed.add(serial)
+                skipped.append(delivery)
+            else:
+                if serial is not None:
+                    self._busy_serials.add(serial)
+                self.waiting_bytes -= len(run.payload)
+                limit -= 1
+                tokens.add((run.run, self.tracker.starts(delivery.offset)))
+                yield delivery
         self.waiting.extendleft(reversed(skipped))
-        return chosen
 
     @property
     def restless(self) -> bool:
-        """Whether the loop should come back soon: a takeover is under way, or runs wait for a place."""
-        return bool(self.waiting) or self.state in (PartitionState.ASSIGNED, PartitionState.RESTORING)
+        """Whether the loop should come back soon: a takeover is under way, or runs wait for a place or a holder."""
+        return bool(self.waiting or self.held or self.reclaimed) or self.state in (
+            PartitionState.ASSIGNED,
+            PartitionState.RESTORING,
+        )
 
     def wait(self, delivery: Delivery) -> None:
         self.waiting.append(delivery)
         self.waiting_bytes += len(delivery.run.payload)
+
+    def wait_first(self, delivery: Delivery) -> None:
+        """Wait in front of all others: its turn had come before."""
+        self.waiting.appendleft(delivery)
+        self.waiting_bytes += len(delivery.run.payload)
+
+    def hold(self, hold: Hold) -> None:
+        """Wait for what becomes of somebody else's attempt. Its serial group waits with it."""
+        self.held[hold.delivery.offset] = hold
+        if hold.delivery.run.serial is not None:
+            self._busy_serials.add(hold.delivery.run.serial)
+
+    def let_go(self, hold: Hold) -> None:
+        """The attempt is over, or another one begins: the run may start again."""
+        del self.held[hold.delivery.offset]
+        if hold.delivery.run.serial is not None:
+            self._busy_serials.discard(hold.delivery.run.serial)
+        self.wait_first(hold.delivery)
+
+    def reclaimed_from(self, delivery: Delivery) -> OfferId | None:
+        """The attempt of a stale holder that a waiting run would replace."""
+        last = self.tracker.last_start(delivery.offset) if self.reclaimed else None
+        if last is None:
+            return None
+        id_ = OfferId(delivery.run.occurrence_id, delivery.run.run, last.token)
+        return id_ if id_ in self.reclaimed else None
+
+    def forget(self, earlier: OfferId | None) -> None:
+        """Nobody waits for the outcome of this attempt any more."""
+        if earlier is not None:
+            self.reclaimed.pop(earlier, None)
+            self._rewritten.pop(earlier, None)
+            self.offers.pop(earlier, None)
+
+    def given_back(self, hold: Hold) -> None:
+        """The attempt was released: it does not count, and nobody holds the run."""
+        spent = hold.start.starts - 1
+        earlier = Start(spent, hold.start.token, NOBODY) if spent else None
+        self.tracker.forget_start(hold.delivery.offset, earlier)
+
+    def released_own(self, flight: Flight) -> None:
+        """Our own attempt was given back; its offset stays unfinished."""
+        self.flights.pop(flight.delivery.offset, None)
+        spent = flight.attempt - 1
+        self.tracker.forget_start(
+            flight.delivery.offset, Start(spent, flight.token, NOBODY) if spent else None
+        )
+
+    def adopt(self, hold: Hold, flight: Flight) -> None:
+        """The attempt is our own, from an earlier assignment: it goes on as if nothing had happened."""
+        del self.held[hold.delivery.offset]
+        flight.lane, flight.delivery = self, hold.delivery
+        self.flights[hold.delivery.offset] = flight
+        self.tracker.begin(hold.delivery.offset, hold.start)
 
     def can_park(self, run: Run) -> bool:
         """Whether one more run fits into `parked`, by number and by bytes of payload."""
@@ -202,9 +412,15 @@ class Lane:
 
     def take_off(self, flight: Flight, worker: str) -> None:
         self.flights[flight.delivery.offset] = flight
-        self.tracker.begin(
-            flight.delivery.offset, Start(starts=flight.attempt, token=flight.token, worker=worker)
-        )
+        if flight.replaces is None:
+            self.tracker.begin(flight.delivery.offset, Start(flight.attempt, flight.token, worker))
+        else:
+            self._rewritten[flight.replaces] = self.acks_next
+
+    def replaced(self, flight: Flight, worker: str) -> None:
+        """The start that replaces a stale holder's was read back. Until now that one's stood in the metadata."""
+        self.forget(flight.replaces)
+        self.tracker.begin(flight.delivery.offset, Start(flight.attempt, flight.token, worker))
 
     def finished(self, offsets: Iterable[int]) -> None:
         """These outcomes have committed."""
@@ -213,9 +429,28 @@ class Lane:
             flight = self.flights.pop(offset, None)
             if flight is not None and flight.run.serial is not None:
                 self._busy_serials.discard(flight.run.serial)
+            if flight is not None and self.offers:
+                self.offers.pop(flight.id, None)
+
+    # -- what is committed ----------------------------------------------------------------------------------
 
     def committable(self, finishing: Iterable[int]) -> CommittedOffset:
-        return CommittedOffset(*self.tracker.committable(finishing, self.acks_next))
+        return CommittedOffset(*self.tracker.committable(finishing, self.acks_floor))
+
+    @property
+    def acks_floor(self) -> int:
+        """Where the next owner begins to read the acks partition: not behind an offer that is not committed, a start
+        that the metadata does not show yet, or a stop that still matters."""
+        needed = [offer.since for offer in self.offers.values()] if self.offers else []
+        return min(self.acks_next, self.stops.since, *needed, *self._rewritten.values())
+
+    def oldest(self) -> Delivery | None:
+        """The unfinished run with the lowest offset, as far as any is here."""
+        heads = [flight.delivery for flight in self.flights.values()]
+        heads += [hold.delivery for hold in self.held.values()]
+        heads += [delivery for delivery, _ in self.parked.values()]
+        heads += [self.waiting[0]] if self.waiting else []
+        return min(heads, key=lambda delivery: delivery.offset, default=None)
 
 
 def _is_start(key: bytes, ack: Ack) -> bool:
@@ -228,162 +463,3 @@ def _is_start(key: bytes, ack: Ack) -> bool:
     except ValueError:
         return False
     return key == keys.started_key(ack.occurrence_id, ack.run, ack.token)
-
-
-# -- outcomes as records ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """Where the records of outcomes go, and in whose name."""
-
-    names: Names
-    layout: Layout
-    queue: str
-    worker: str
-
-    def started(self, flight: Flight) -> Put:
-        ack = self._ack(flight, AckState.STARTED, flight.started_at)
-        key = keys.started_key(ack.occurrence_id, ack.run, ack.token)
-        return self._put(flight, key, ack)
-
-    def released(self, flight: Flight, now: int) -> Put:
-        """The attempt ends unspent: whoever owns the partition next may start it at once."""
-        ack = self._ack(flight, AckState.RELEASED, now)
-        key = keys.started_key(ack.occurrence_id, ack.run, ack.token)
-        return self._put(flight, key, ack)
-
-    def settle(self, flight: Flight, decision: Decision, now: int) -> list[Put]:
-        """The records of an outcome, to be committed together with the offset; a retry comes last."""
-        match decision:
-            case Succeeded():
-                terminal = self._terminal(flight, AckState.SUCCEEDED, now, result=decision.result)
-                return [terminal, *self._done(flight.run, AckState.SUCCEEDED, now)]
-            case Cancelled():
-                error = Failure(type="Cancel", message=decision.reason)
-                terminal = self._terminal(flight, AckState.CANCELLED, now, error=error)
-                return [terminal, *self._done(flight.run, AckState.CANCELLED, now)]
-            case DeadEnd():
-                terminal = self._terminal(flight, AckState.DEAD, now, error=decision.error)
-                letter = self._dead(flight, decision, now)
-                return [terminal, letter, *self._done(flight.run, AckState.DEAD, now)]
-            case Retrying():
-                return self._settle_retry(flight, decision, now)
-
-    def _settle_retry(self, flight: Flight, decision: Retrying, now: int) -> list[Put]:
-        home = self._home(flight.run)
-        if home is None:
-            problem = f"job id {flight.run.job_id[:120]!r} names no home partition to retry from"
-            error = decision.error or Failure(type="NoHome", message=problem)
-            return self.settle(flight, DeadEnd(reason="no_home", error=error), now)
-        ack = self._terminal(flight, AckState.RETRYING, now, error=decision.error, retry_at=decision.at)
-        return [ack, self._retry(flight.run, decision, home)]
-
-    def _done(self, run: Run, state: AckState, now: int) -> list[Put]:
-        """The fact that ends a job with a key or a schedule: its owner frees the key when it reads it (DESIGN §4)."""
-        home = self._home(run)
-        if home is None or (run.key is None and run.schedule_id is None):
-            return []
-        done = Event(
-            id=run.occurrence_id,
-            kind="done",
-            at=now,
-            job_id=run.job_id,
-            occurrence_id=run.occurrence_id,
-            run=run.run,
-            outcome=state.value,
-        )
-        key = keys.done_key(run.occurrence_id, run.run)
-        return [Put(self.names.jobs, home, key, codec.EVENT.encode(done))]
-
-    def _home(self, run: Run) -> int | None:
-        """None for a job id that is none: work records may come from anybody."""
-        try:
-            return self.layout.home(run.job_id)
-        except Undecodable:
-            return None
-
-    def _retry(self, run: Run, decision: Retrying, home: int) -> Put:
-        again = replace(run, run=run.run + 1, due_at=decision.at, failures=decision.failures)
-        return Put(
-            self.names.jobs,
-            home,
-            keys.retry_key(run.occurrence_id, run.run),
-            codec.RUN.encode(again),
-        )
-
-    def _dead(self, flight: Flight, decision: DeadEnd, now: int) -> Put:
-        run = flight.run
-        attempt = AttemptRecord(
-            run=run.run,
-            attempt=flight.attempt,
-            worker=self.worker,
-            token=flight.token,
-            at=now,
-            outcome="dead",
-            error=decision.error,
-        )
-        letter = DeadLetter(
-            reason=decision.reason,
-            detail=decision.error.message if decision.error is not None else "",
-            at=now,
-            source_topic=self.names.work(self.queue),
-            source_partition=flight.lane.number,
-            source_offset=flight.delivery.offset,
-            run=run,
-            attempts=(attempt,),
-        )
-        return Put(
-            self.names.dead,
-            self._home(run) or 0,
-            run.occurrence_id.encode(),
-            codec.DEAD_LETTER.encode(letter),
-        )
-
-    def unreadable(self, lane: Lane, record: Record, reason: str, now: int) -> Put:
-        """The dead letter of a work record that nobody can decode."""
-        offset, topic = record.offset() or 0, self.names.work(self.queue)
-        letter = DeadLetter(
-            reason="undecodable",
-            detail=reason,
-            at=now,
-            source_topic=topic,
-            source_partition=lane.number,
-            source_offset=offset,
-            record_key=record.key(),
-            value=record.value(),
-        )
-        place = keys.place_key(topic, lane.number, offset)
-        return Put(self.names.dead, 0, place, codec.DEAD_LETTER.encode(letter))
-
-    def _terminal(
-        self,
-        flight: Flight,
-        state: AckState,
-        now: int,
-        *,
-        error: Failure | None = None,
-        result: bytes | None = None,
-        retry_at: int | None = None,
-    ) -> Put:
-        ack = replace(self._ack(flight, state, now), error=error, result=result, retry_at=retry_at)
-        return self._put(flight, keys.terminal_key(ack.occurrence_id, ack.run, ack.attempt), ack)
-
-    def _ack(self, flight: Flight, state: AckState, at: int) -> Ack:
-        run = flight.run
-        return Ack(
-            job_id=run.job_id,
-            occurrence_id=run.occurrence_id,
-            run=run.run,
-            attempt=flight.attempt,
-            token=flight.token,
-            worker=self.worker,
-            handler=run.handler,
-            state=state,
-            at=at,
-            work_offset=flight.delivery.offset,
-            started_at=flight.started_at,
-        )
-
-    def _put(self, flight: Flight, key: bytes, ack: Ack) -> Put:
-        return Put(self.names.acks(self.queue), flight.lane.number, key, codec.ACK.encode(ack))

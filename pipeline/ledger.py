@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,20 +10,25 @@ from pipeline.core.acks import AckTracker
 from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RetryStep
 from pipeline.core.handler import DeadEnd
 from pipeline.core.job import Failure
-from pipeline.core.states import PartitionState
-from pipeline.lane import Desk, Flight, Lane
+from pipeline.desk import Desk
+from pipeline.lane import Flight, Lane
 from pipeline.ports import Clock, Events, GroupLog, Put
 
-BATCH_LIMIT = 200
-"""Outcomes of one ack transaction at most (DESIGN §7)."""
+BATCH_LIMIT = 1_000
+"""Outcomes of one ack transaction at most. A transaction costs some milliseconds however much it carries: so many
+that a full-speed worker spends more time on its runs than on them."""
+SOON = 200
+SOON_MS = 20
+"""So many outcomes, or so long after the first, and they are committed though more are about to come."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
-    """What an attempt came to, waiting for its ack transaction."""
+    """What an attempt came to, waiting for its ack transaction. `dead` = the reason, if it ended so."""
 
     flight: Flight
     puts: list[Put]
+    dead: str | None = None
 
     @property
     def offset(self) -> int:
@@ -39,6 +45,8 @@ class Ledger:
         self._events = events
         self._outcomes: list[Outcome] = []
         self._limit = BATCH_LIMIT
+        self._since = 0
+        """Monotonic ms since which something waits."""
 
     def __len__(self) -> int:
         return len(self._outcomes)
@@ -48,24 +56,35 @@ class Ledger:
         """Whether more than one transaction is waiting."""
         return len(self._outcomes) > self._limit
 
-    def add(self, flight: Flight, puts: list[Put]) -> None:
-        self._outcomes.append(Outcome(flight, puts))
+    def add(self, flight: Flight, puts: list[Put], dead: str | None = None) -> None:
+        if not self._outcomes:
+            self._since = self._clock.monotonic()
+        self._outcomes.append(Outcome(flight, puts, dead))
 
-    def drop_closed(self) -> None:
-        """A late ack of a moved partition cannot enter: its outcome goes with the lane it belongs to."""
-        self._keep(lambda outcome: outcome.flight.lane.state is not PartitionState.CLOSED)
+    def take_orphans(self) -> list[Outcome]:
+        """Outcomes of closed lanes: a late ack of a moved partition cannot enter, so they leave."""
+        orphans = [outcome for outcome in self._outcomes if outcome.flight.orphan]
+        if orphans:
+            self._keep(lambda outcome: not outcome.flight.orphan)
+        return orphans
 
     def _keep(self, wanted: Callable[[Outcome], bool]) -> None:
         self._outcomes = [outcome for outcome in self._outcomes if wanted(outcome)]
 
-    def commit(self) -> None:
-        """Send what is waiting, at most one transaction. A refused generation keeps it for the next time."""
+    def due(self, more: bool) -> bool:
+        """Whether to commit now: `more` outcomes may be about to come, and share the transaction."""
+        count = len(self._outcomes)
+        return count > 0 and (not more or count >= SOON or self._clock.monotonic() - self._since >= SOON_MS)
+
+    def commit(self) -> Sequence[Outcome]:
+        """Send what is waiting, at most one transaction. A refused generation keeps it for the next time. What
+        committed."""
         batch = [o for o in self._outcomes if not o.flight.lane.unsure][: self._limit]
         by_lane: dict[int, list[Outcome]] = {}
         for outcome in batch:
             by_lane.setdefault(outcome.flight.lane.number, []).append(outcome)
         if not batch:
-            return
+            return ()
         try:
             self._send(batch, by_lane)
         except RetryStep as retry:
@@ -78,6 +97,8 @@ class Ledger:
             self._events.on("outcome_unknown", reason=str(unknown), outcomes=len(batch))
         else:
             self._committed(batch, by_lane)
+            return batch
+        return ()
 
     def _send(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
         # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
@@ -88,9 +109,12 @@ class Ledger:
             number: outcomes[0].flight.lane.committable([outcome.offset for outcome in outcomes])
             for number, outcomes in by_lane.items()
         }
+        jobs = self._desk.names.jobs
         puts = [put for outcome in batch for put in outcome.puts]
         # Retries last: their owner can read one only after the ack that it follows from is in the log.
-        puts.sort(key=lambda put: put.topic == self._desk.names.jobs)
+        last = [put for put in puts if put.topic == jobs]
+        if last:
+            puts = [put for put in puts if put.topic != jobs] + last
         self._log.commit(puts, offsets, membership)
 
     def _committed(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
@@ -99,7 +123,9 @@ class Ledger:
         settled = {id(outcome) for outcome in batch}
         self._keep(lambda outcome: id(outcome) not in settled)
         self._limit = min(BATCH_LIMIT, self._limit * 2)
-        self._events.on("acked", outcomes=len(batch))
+        self._since = self._clock.monotonic()
+        dead = Counter(outcome.dead for outcome in batch if outcome.dead is not None)
+        self._events.on("acked", outcomes=len(batch), dead=dict(dead))
 
     def _bisect(self, batch: Sequence[Outcome], poison: PoisonRecord) -> None:
         """Some record can never be appended: halve until it stands alone, then end that run without it."""
@@ -109,15 +135,17 @@ class Ledger:
         (outcome,) = batch
         error = Failure(type="Unappendable", message=str(poison))
         small = replace(outcome.flight.delivery.run, payload=b"{}")
-        flight = replace(outcome.flight, delivery=replace(outcome.flight.delivery, run=small))
+        flight = replace(outcome.flight, delivery=outcome.flight.delivery._replace(run=small))
         decision = DeadEnd(reason="unappendable", error=error)
-        outcome.puts = self._desk.settle(flight, decision, self._clock.now())
+        outcome.puts, outcome.dead = self._desk.settle(flight, decision, self._clock.now()), decision.reason
         self._events.on("condemned", job=outcome.flight.run.job_id, reason=str(poison))
 
     def reconcile(self, lane: Lane, covered: AckTracker) -> None:
         """After an unknown outcome: what the group's stable offset covers is done, the rest is sent again."""
-        mine = [outcome.offset for outcome in self._outcomes if outcome.flight.lane is lane]
-        done = {offset for offset in mine if not covered.deliver(offset)}
+        mine = {outcome.offset for outcome in self._outcomes if outcome.flight.lane is lane}
+        done = {
+            offset for offset in sorted(mine) if not covered.deliver(offset)
+        }  # it takes them in log order
         lane.finished(done)
         self._keep(lambda outcome: outcome.flight.lane is not lane or outcome.offset not in done)
         lane.unsure = False

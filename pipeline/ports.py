@@ -6,7 +6,7 @@ Implemented twice, by `pipeline.adapters` over the real parts and in memory, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from pipeline.core.context import Side
@@ -71,6 +71,15 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+class GroupProgress(NamedTuple):
+    """Where a consumer group stands on one partition: the offset it committed (None: none), and the log's own first
+    and next ones."""
+
+    committed: int | None
+    low: int
+    end: int
+
+
 class Membership(NamedTuple):
     """Ownership and group metadata, taken together when a batch is chosen and never refreshed inside it (H2)."""
 
@@ -111,6 +120,10 @@ class GroupLog(Protocol):
 
     def positions(self) -> Mapping[int, int]:
         """Next offset to read per owned partition, counting markers passed at the end of the log (H15)."""
+        ...
+
+    def at_end(self) -> Set[int]:
+        """Owned partitions of which everything had been delivered when the log was last heard of."""
         ...
 
     def start(self, partition: int, offset: int) -> None:
@@ -180,8 +193,36 @@ class Reader(Protocol):
         """What stands at or after `start` right now, at most `limit` records, without waiting."""
         ...
 
+    def decided(self, topic: str, partition: int, timeout_ms: int) -> None:
+        """Wait until no transaction that is open on the partition now hides what was appended after it, or the time is
+        over: whoever has just found nothing looks again then."""
+        ...
+
+    def leave(self, topic: str, partition: int) -> None:
+        """Nobody will `tail` this partition any more for now."""
+        ...
+
     def partitions(self, topic: str) -> int:
         """Number of partitions; 0 if the topic does not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Feed(Protocol):
+    """News of one topic, read_committed, from the moment on at which a partition is followed; one thread."""
+
+    def follow(self, partitions: frozenset[int]) -> None:
+        """Follow these too, each from its end as of now."""
+        ...
+
+    @property
+    def following(self) -> frozenset[int]:
+        """Partitions whose end was seen: everything that is appended from now on comes."""
+        ...
+
+    def poll(self, timeout_ms: int) -> Sequence[Record]:
+        """What has come, waiting at most `timeout_ms` for the first."""
         ...
 
     def close(self) -> None: ...
@@ -322,7 +363,8 @@ class Call(NamedTuple):
     """One handler call for an executor; `ticket` comes back with its result.
 
     `function` returns the result or, if `asynchronous`, a coroutine for it. With a `task` it is a process of the pool
-    that calls the handler. `timeout_ms` counts from when the handler begins; None = no limit.
+    that calls the handler. `timeout_ms` counts from when the handler begins; None = no limit. `handler` and `fired_at`
+    (epoch ms of the store) are for whoever measures.
     """
 
     ticket: int
@@ -330,6 +372,8 @@ class Call(NamedTuple):
     asynchronous: bool
     timeout_ms: int | None = None
     task: Task | None = None
+    handler: str = ""
+    fired_at: int = 0
 
 
 class Done(NamedTuple):

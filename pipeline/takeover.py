@@ -10,8 +10,9 @@ from pipeline.core.errors import RetryStep, StopPartition
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat, Takeover
 from pipeline.core.states import PartitionState
+from pipeline.desk import Desk
 from pipeline.heartbeat import read_fleet
-from pipeline.lane import Desk, Lane
+from pipeline.lane import Lane
 from pipeline.ports import Appender, Clock, CommittedOffset, Events, GroupLog, Random, Reader
 
 ASK_MS = 250
@@ -73,7 +74,16 @@ class LaneTakeover:
         committed = self._log.committed([lane.number], ASK_MS)
         if lane.number not in committed:
             return None
-        return AckTracker.from_committed(*(committed[lane.number] or CommittedOffset(0)))
+        try:
+            return AckTracker.from_committed(*(committed[lane.number] or CommittedOffset(0)))
+        except StopPartition as stop:
+            self._stop(lane, stop)
+            return None
+
+    def _stop(self, lane: Lane, stop: StopPartition) -> None:
+        """The worker's other partitions go on; this one stays closed until it is assigned anew."""
+        lane.close()
+        self._events.on("partition_stopped", queue=self._desk.queue, partition=lane.number, reason=str(stop))
 
     def _open_lanes(self, lanes: Sequence[Lane]) -> None:
         if not lanes:
@@ -92,11 +102,7 @@ class LaneTakeover:
         try:
             lane.opened(committed)
         except StopPartition as stop:
-            # The worker's other partitions go on; this one stays closed until it is assigned anew.
-            lane.close()
-            self._events.on(
-                "partition_stopped", queue=self._desk.queue, partition=lane.number, reason=str(stop)
-            )
+            self._stop(lane, stop)
             return
         self._appender.append(lane.takeover(self._takeover_record(), acks), self._appended)
 

@@ -2,27 +2,34 @@
 
 One thread owns consumer, producers and everything here and keeps polling; handlers run in an executor. An
 attempt is durable on the acks topic before its handler starts; its outcome, what follows from it (a retry, a
-dead letter) and the offset commit in one transaction, fenced by the group's generation.
+dead letter, what the handler handed on) and the offset commit in one transaction, fenced by the group's generation.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain
 
 from pipeline import codec
 from pipeline.attempt import Means, Tray, call_handler
-from pipeline.core.admission import MINUTE_MS, Limits, check_run, nobody_knows
+from pipeline.core.admission import MINUTE_MS, Limits, check_run, nobody_knows, too_old
 from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted, Undecodable
-from pipeline.core.handler import DeadEnd, Decision, Registry, decide, failure_of
+from pipeline.core.handler import DeadEnd, Decision, Pool, Registry, Succeeded, decide, failure_of
 from pipeline.core.identity import Identity
-from pipeline.core.job import Failure, Heartbeat, InFlight, Owned, Run
+from pipeline.core.job import Failure, Heartbeat, Held, InFlight, Owned, Run
+from pipeline.core.registry import DeadJob
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
+from pipeline.core.verbs import Stopped
+from pipeline.desk import Desk
 from pipeline.heartbeat import Pulse
-from pipeline.lane import Delivery, Desk, Flight, Lane
-from pipeline.ledger import Ledger
+from pipeline.lane import Delivery, Flight, Hold, Lane
+from pipeline.leases import Leases, is_held
+from pipeline.ledger import Ledger, Outcome
+from pipeline.liveness import Liveness
+from pipeline.offers import OfferId
 from pipeline.ports import (
     Appender,
     Call,
@@ -30,12 +37,14 @@ from pipeline.ports import (
     Done,
     Events,
     Executor,
+    Feed,
     GroupLog,
     Put,
     Random,
     Reader,
     RebalanceListener,
     Record,
+    Task,
 )
 from pipeline.takeover import LaneTakeover
 
@@ -48,6 +57,14 @@ LANE_LIMIT = 500
 """Runs waiting in one lane, and records of one poll; a lane that has as many is paused, so memory stays flat."""
 PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
+BEAT_LIMIT = 200
+"""Attempts that one heartbeat names, and held runs of one partition."""
+HOOK_MS = 30_000
+"""How long the application may take to hear of one dead run."""
+AHEAD_MS = 20
+AHEAD_LIMIT = 4_000
+"""Runs are started ahead of free places: twice as many as came to an end in the last 20 ms, the time that a start
+takes to become durable and more. Slow handlers so have hardly any, quick ones never wait for the log."""
 
 
 class Worker:
@@ -57,6 +74,7 @@ class Worker:
         self,
         *,
         open_log: Callable[[RebalanceListener], GroupLog],
+        open_fleet: Callable[[], Feed],
         appender: Appender,
         reader: Reader,
         executor: Executor,
@@ -67,12 +85,15 @@ class Worker:
         random: Random,
         identity: Identity,
         pulse: Pulse,
+        fleet_partitions: int,
         events: Events,
         era: int,
         limits: Limits,
         tickets: Iterator[int],
+        airborne: dict[int, Flight],
     ) -> None:
-        """`tickets` number the calls of an executor that may outlive this object (a rebuild after a fatal error)."""
+        """`tickets` number the calls of an executor, and `airborne` holds those that run, by ticket: both outlive this
+        object when the clients are built anew. `open_fleet` follows the heartbeats of others."""
         self._appender = appender
         self._executor = executor
         self._registry = registry
@@ -87,25 +108,42 @@ class Worker:
         self._tickets = tickets
         self._limits = limits
         self._lanes: dict[int, Lane] = {}
-        self._airborne: dict[int, Flight] = {}
-        """Calls in the executor by ticket; a flight of a closed lane stays until its handler returns."""
+        self._airborne = airborne
+        self._load = Counter[str]()
+        """Attempts under way by handler: counted for those that have a limit of their own."""
+        self._starting = 0
+        """Started records on their way."""
         self._cleared: list[Flight] = []
         """Flights whose started record is durable: their handlers may start."""
-        self._starting, self._draining = 0, False
-        self._suspects: deque[tuple[Lane, Delivery]] = deque()
-        """Runs one worker death away from the limit; each waits until it can run alone."""
-        self._alone = False
+        self._dropped: list[Flight] = []
+        """Flights of lanes that were lost in this poll."""
+        self._gone: list[int] = []
+        """Those lanes."""
+        self._ended = self._ahead = self._counted_at = 0
+        self._draining = False
+        self._hooks = set[int]()
+        """Calls in the executor that tell the application of dead runs."""
         self._letters: dict[tuple[int, int], Put] = {}
         """Dead letters of unreadable records by (partition, offset), until it is their turn."""
         self._told: tuple[int, set[str]] = (0, set())
         """The unknown handlers told of in this minute."""
         self._failure: Exception | None = None
+        for flight in airborne.values():
+            self._count(flight.run, 1)
         self._log = open_log(self)
         self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events)
         self._takeover = LaneTakeover(
             log=self._log, appender=appender, reader=reader, desk=desk, clock=clock, random=random,
             identity=identity, events=events, heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
             appended=self._appended,
+        )  # fmt: skip
+        liveness = Liveness(
+            open_feed=open_fleet, appender=appender, fleet=desk.names.fleet, partitions=fleet_partitions,
+            clock=clock, timeout_ms=limits.heartbeat_timeout_ms, process=identity.process,
+        )  # fmt: skip
+        self._leases = Leases(
+            desk=desk, appender=appender, reader=reader, liveness=liveness, clock=clock, events=events,
+            airborne=airborne,
         )  # fmt: skip
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
@@ -127,29 +165,54 @@ class Worker:
         for number in partitions:
             lane = self._lanes.pop(number, None)
             if lane is not None:
+                self._dropped += lane.flights.values()
+                self._gone.append(number)
                 lane.close()
         self._letters = {place: put for place, put in self._letters.items() if place[0] in self._lanes}
-        self._suspects = deque(s for s in self._suspects if s[0].state is not PartitionState.CLOSED)
-        self._ledger.drop_closed()
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
+
+    def _part(self) -> None:
+        """Of partitions that were lost: what runs goes on, its outcome is offered then; what has one already is
+        offered now; what has not begun is given back."""
+        for outcome in self._ledger.take_orphans():
+            if outcome.flight.token:  # else it was never started, and its next owner ends it again
+                self._leases.offer(outcome.flight, outcome.puts)
+            self._dropped.remove(outcome.flight)
+        self._cleared = [flight for flight in self._cleared if not flight.orphan]
+        tickets = {flight.ticket for flight in self._dropped if flight.ticket in self._airborne}
+        withdrawn = self._executor.withdraw(tickets)
+        for flight in self._dropped:
+            if flight.token and (flight.ticket not in tickets or flight.ticket in withdrawn):
+                self._give_back(flight)
+        self._leases.left(number for number in self._gone if number not in self._lanes)
+        self._dropped, self._gone = [], []
+
+    def _give_back(self, flight: Flight) -> None:
+        self._airborne.pop(flight.ticket, None)
+        self._count(flight.run, -1)
+        self._leases.release(flight)
 
     # -- the step -------------------------------------------------------------------------------------------
 
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
         self._receive(self._poll(patience_ms))
+        if self._gone:
+            self._part()
         self._takeover.advance(self._lanes.values())
-        for lane in self._lanes.values():
+        for lane in list(self._lanes.values()):
             if lane.unsure and (covered := self._takeover.covered(lane)) is not None:
                 self._ledger.reconcile(lane, covered)
+        self._follow()
         self._start_runs()
-        self._appender.poll(0)
+        self._appender.poll(1 if self._starting and not self._airborne else 0)
         if self._failure is not None:
-            raise RebuildClients(f"a started record was not taken: {self._failure}")
+            raise RebuildClients(f"a record was not taken: {self._failure}")
         self._launch()
         self._collect()
         self._give_up_parked()
-        self._ledger.commit()
+        if self._ledger.due(more=bool(self._airborne or self._starting)):
+            self._tell_dead(self._ledger.commit())
         self._throttle()
         self._beat()
         return self._wait()
@@ -167,10 +230,29 @@ class Worker:
             return []
 
     def _wait(self) -> int:
-        if self._cleared or self._ledger.full:
+        if self._cleared or self._starting or self._ledger.full:
             return 0
-        soon = self.busy or self._suspects or any(lane.restless for lane in self._lanes.values())
+        soon = self.busy or any(lane.restless for lane in self._lanes.values())
         return BUSY_MS if soon else IDLE_MS
+
+    def _follow(self) -> None:
+        """News of the acks partitions: what others offer or give back, and stops."""
+        taken, launched = self._leases.advance(self._lanes.values())
+        for outcome in taken:
+            self._ledger.add(outcome.flight, outcome.puts)
+        self._cleared += launched
+        self._leases.stop_orphans(self._stop)
+        for lane in self._lanes.values():
+            if lane.stops.news:
+                lane.stops.news = False
+                for flight in lane.flights.values():
+                    if flight.ticket in self._airborne and lane.stops.hits(flight.run):
+                        self._stop(flight)
+
+    def _stop(self, flight: Flight) -> None:
+        flight.stopped = True
+        self._executor.stop([flight.ticket])
+        self._events.on("stopping", job=flight.run.job_id, handler=flight.run.handler)
 
     # -- receiving and starting -----------------------------------------------------------------------------
 
@@ -178,7 +260,10 @@ class Worker:
         for record in records:
             lane = self._lanes.get(record.partition() or 0)
             offset = record.offset()
-            if lane is None or offset is None or not lane.tracker.deliver(offset):
+            if lane is None or offset is None:
+                continue
+            earlier = lane.tracker.recovered(offset)
+            if not lane.tracker.deliver(offset):
                 continue  # finished before us, or delivered again within this assignment
             try:
                 run = codec.RUN.decode(record.value() or b"")
@@ -186,7 +271,11 @@ class Worker:
             except Undecodable as problem:
                 self._unreadable(lane, record, problem)
                 continue
-            self._admit(lane, Delivery(offset=offset, run=run, fired_at=record.timestamp()[1]))
+            delivery = Delivery(offset, run, record.timestamp()[1])
+            if earlier is not None and is_held(earlier.worker):
+                lane.hold(Hold(delivery, earlier))
+            else:
+                self._admit(lane, delivery)
 
     def _admit(self, lane: Lane, delivery: Delivery) -> None:
         """A few runs that nobody here can handle are parked; more would make the offset metadata too long."""
@@ -206,8 +295,7 @@ class Worker:
         if letter is None:
             self._give_up(lane, delivery, self._limits.turned_away(delivery.run, self._clock.now()))
         else:
-            flight = Flight(lane=lane, delivery=delivery, attempt=1, token=1, started_at=0)
-            self._ledger.add(flight, [letter])
+            self._ledger.add(self._unstarted(lane, delivery), [letter], "undecodable")
 
     def _tell_unknown(self, run: Run) -> None:
         minute = self._clock.monotonic() // MINUTE_MS
@@ -225,64 +313,93 @@ class Worker:
             job_id="", occurrence_id="", due_at=0, run=1, queue=self._desk.queue, handler="", created_at=0,
             nominal_at=0, idempotency_key="", payload=record.value() or b"",
         )  # fmt: skip
-        lane.wait(Delivery(offset=offset, run=blank, fired_at=record.timestamp()[1]))
+        lane.wait(Delivery(offset, blank, record.timestamp()[1]))
         self._events.on("unreadable", partition=lane.number, offset=offset, reason=str(problem))
 
     def _start_runs(self) -> None:
-        running = len(self._airborne) + self._starting + len(self._cleared)
-        self._alone = self._alone and running > 0
-        if self._draining or self._alone:
+        now = self._clock.monotonic()
+        if now - self._counted_at >= AHEAD_MS:
+            self._ahead, self._ended, self._counted_at = min(2 * self._ended, AHEAD_LIMIT), 0, now
+        if self._draining:
             return
-        free = self._limits.concurrency - running
+        free = self._limits.concurrency + self._ahead - self.in_flight
+        at_limit, store_now = self._at_limit if self._registry.limited else None, self._clock.now()
         for lane in self._lanes.values():
-            if free <= 0 or self._suspects:
+            if free <= 0:
                 break
-            for delivery in lane.startable(free):
+            for delivery in lane.startable(free, at_limit):
                 free -= 1
-                if lane.tracker.starts(delivery.offset) == self._limits.max_worker_deaths - 1:
-                    self._suspects.append((lane, delivery))
-                else:
-                    running += 1
-                    self._start_run(lane, delivery)
-        if self._suspects and running == 0:
-            self._alone = True
-            self._start_run(*self._suspects.popleft())
+                # Our clock is a lower bound of the broker's, which has stamped the record already.
+                self._start_run(lane, delivery, max(store_now, delivery.fired_at))
 
-    def _start_run(self, lane: Lane, delivery: Delivery) -> None:
+    def _at_limit(self, run: Run) -> bool:
+        """Whether the handler of a run has as many under way as it wants."""
+        spec = self._registry.get(run.handler)
+        return (
+            spec is not None and spec.concurrency is not None and self._load[spec.name] >= spec.concurrency
+        )
+
+    def _count(self, run: Run, change: int) -> None:
+        """Of a handler with aliases all its names together."""
+        spec = self._registry.get(run.handler)
+        if spec is not None and spec.concurrency is not None:
+            self._load[spec.name] += change
+
+    def _start_run(self, lane: Lane, delivery: Delivery, now: int) -> None:
         """Write the started record; the handler starts when it is durable."""
-        if self._registry.get(delivery.run.handler) is None:
-            self._turn_away(lane, delivery)
+        run, earlier = delivery.run, lane.reclaimed_from(delivery)
+        if earlier is not None and (won := self._leases.offered(lane, earlier)) is not None:
+            self._ledger.add(won.flight, won.puts)
             return
-        starts = lane.tracker.starts(delivery.offset)
-        # Our clock is a lower bound of the broker's, which has stamped the record already.
-        now = max(self._clock.now(), delivery.fired_at)
+        spec = self._registry.get(run.handler)
+        if spec is None:
+            self._turn_away(lane, delivery)
+        elif lane.stops.hits(run):
+            self._ledger.add(flight := self._unstarted(lane, delivery), self._desk.stopped(flight, now))
+        elif (end := too_old(spec, run, now)) is not None:
+            self._give_up(lane, delivery, end)
+        else:
+            self._begin(lane, delivery, now, earlier)
+
+    def _begin(self, lane: Lane, delivery: Delivery, now: int, replaces: OfferId | None) -> None:
+        run, starts = delivery.run, lane.tracker.starts(delivery.offset)
         if starts >= self._limits.max_worker_deaths:
-            problem = f"{starts} workers died while they ran this job"
-            died = Failure(type="WorkerDied", message=problem)
-            self._give_up(lane, delivery, DeadEnd(reason="max_worker_deaths", error=died))
+            self._give_up(lane, delivery, killed(starts))
             return
         try:
-            token = make_token(self._era, delivery.run.run, self._takeover.generation, starts + 1)
+            token = _token(self._era, run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
             self._give_up(lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted)))
             return
-        flight = Flight(lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now)
+        flight = Flight(
+            lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now,
+            replaces=replaces,
+        )  # fmt: skip
         lane.take_off(flight, self._identity.process)
         self._starting += 1
+        self._count(run, 1)
         self._appender.append(self._desk.started(flight), partial(self._started, flight))
 
-    def _give_up(self, lane: Lane, delivery: Delivery, decision: Decision) -> None:
-        """End a run without starting it; its ack stands for the attempt that was last started."""
+    def _unstarted(self, lane: Lane, delivery: Delivery) -> Flight:
+        """Stands for a run that ends without being started; its ack is that of the attempt last started."""
         attempt = max(1, lane.tracker.starts(delivery.offset))
+        lane.forget(lane.reclaimed_from(delivery))
         flight = Flight(lane=lane, delivery=delivery, attempt=attempt, token=0, started_at=self._clock.now())
-        self._end(flight, decision)
+        lane.flights[delivery.offset] = flight
+        return flight
+
+    def _give_up(self, lane: Lane, delivery: Delivery, decision: Decision) -> None:
+        self._end(self._unstarted(lane, delivery), decision)
 
     def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
         self._starting -= 1
         if error is not None:
             self._failure = error
-        elif flight.lane.state is PartitionState.RUNNING:
-            flight.lane.acks_next = max(flight.lane.acks_next, offset + 1)
+        elif flight.orphan:
+            return  # given back when its partition was lost
+        elif flight.replaces is not None:
+            self._leases.restarted(flight, flight.replaces, offset)
+        else:
             self._cleared.append(flight)
 
     def _appended(self, error: Exception | None, _offset: int, _at: int) -> None:
@@ -292,33 +409,83 @@ class Worker:
     def _launch(self) -> None:
         cleared, self._cleared = self._cleared, []
         for flight in cleared:
-            if flight.lane.state is not PartitionState.RUNNING:
-                continue
-            spec = self._registry.get(flight.run.handler)
-            assert spec is not None, "admitted only with a known handler"
-            ticket, tray = next(self._tickets), Tray(self._means, partial(_closed, flight))
-            self._airborne[ticket] = flight
-            self._executor.submit(Call(ticket, partial(call_handler, spec, flight, tray), spec.asynchronous))
+            if not flight.orphan:
+                self._submit(flight)
+
+    def _submit(self, flight: Flight) -> None:
+        run = flight.run
+        spec = self._registry.get(run.handler)
+        assert spec is not None, "started only with a known handler"
+        flight.ticket = next(self._tickets)
+        flight.side = tray = Tray(self._means, partial(_should_end, flight))
+        self._airborne[flight.ticket] = flight
+        # The last attempt before the limit of worker deaths gets a process of its own, to kill no neighbour.
+        apart = spec.pool is Pool.PROCESS or flight.attempt >= self._limits.max_worker_deaths
+        fired_at = flight.delivery.fired_at
+        task = Task(run, flight.attempt, flight.token, fired_at, tray) if apart else None
+        timeout = spec.timeout_ms if run.timeout_ms is None else run.timeout_ms
+        function = partial(call_handler, spec, flight, tray)
+        self._executor.submit(
+            Call(flight.ticket, function, spec.asynchronous, timeout, task, spec.name, fired_at)
+        )
 
     # -- outcomes -------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
+        now = self._clock.now()
         for done in self._executor.completed():
             flight = self._airborne.pop(done.ticket, None)
-            if flight is None or flight.lane.state is PartitionState.CLOSED:
-                self._events.on("result_discarded", job=flight.run.job_id if flight is not None else None)
+            if done.ticket in self._hooks:
+                self._hooks.discard(done.ticket)
+                if done.error is not None:
+                    self._events.on("hook_failed", reason=f"{type(done.error).__name__}: {done.error}"[:500])
                 continue
-            self._end(flight, self._decide(flight, done))
+            if flight is None:
+                self._events.on("result_discarded", ticket=done.ticket)
+                continue
+            self._ended += 1
+            self._count(flight.run, -1)
+            self._land(flight, done, now)
 
-    def _decide(self, flight: Flight, done: Done) -> Decision:
+    def _land(self, flight: Flight, done: Done, now: int) -> None:
+        """What an attempt came to, as records: into the ledger, or offered if the partition is another's now."""
+        tray = flight.side
+        assert tray is not None, "set when it was launched"
+        tray.close()
+        if done.error is not None and (flight.stopped or isinstance(done.error, Stopped)):
+            self._settle(flight, self._desk.stopped(flight, now, tray.tail()))
+            return
         spec = self._registry.get(flight.run.handler)
-        assert spec is not None, "admitted only with a known handler"
-        now = self._clock.now()
-        return decide(spec, flight.run, value=done.value, error=done.error, now=now, random=self._random)
+        assert spec is not None, "started only with a known handler"
+        decision = decide(spec, flight.run, value=done.value, error=done.error, now=now, random=self._random)
+        puts = self._desk.settle(flight, decision, now, tray.tail())
+        if tray.outputs and isinstance(decision, Succeeded):
+            puts += tray.outputs
+        self._settle(flight, puts, decision.reason if isinstance(decision, DeadEnd) else None)
+
+    def _settle(self, flight: Flight, puts: list[Put], dead: str | None = None) -> None:
+        if flight.orphan:
+            self._leases.offer(flight, puts)
+        else:
+            self._ledger.add(flight, puts, dead)
 
     def _end(self, flight: Flight, decision: Decision) -> None:
-        flight.lane.flights[flight.delivery.offset] = flight
-        self._ledger.add(flight, self._desk.settle(flight, decision, self._clock.now()))
+        """End a run that is not started."""
+        puts = self._desk.settle(flight, decision, self._clock.now())
+        self._ledger.add(flight, puts, decision.reason if isinstance(decision, DeadEnd) else None)
+
+    def _tell_dead(self, committed: Sequence[Outcome]) -> None:
+        """Call the hooks of the application for runs that are dead now: off this thread, each at most once."""
+        dead = [o for o in committed if o.dead is not None] if self._registry.dead_hooks else []
+        letters = [p.value for o in dead for p in o.puts if p.topic == self._desk.names.dead]
+        for letter in letters:
+            job = DeadJob.of(codec.DEAD_LETTER.decode(letter or b""))
+            if job is None:
+                continue  # bytes that nobody could read are no job
+            ticket = next(self._tickets)
+            self._hooks.add(ticket)
+            call = partial(self._registry.tell_dead, job)
+            self._executor.submit(Call(ticket, call, False, HOOK_MS, handler="on_dead"))
 
     def _give_up_parked(self) -> None:
         """A handler that no worker has learnt within the limit ends its runs as dead."""
@@ -345,9 +512,22 @@ class Worker:
                 self._log.resume([number], {})
 
     def _beat(self) -> None:
+        """Once a second, and what else needs no more."""
         monotonic = self._clock.monotonic()
-        if self._pulse.due(monotonic):
-            self._pulse.beat(self.heartbeat(), monotonic)
+        if not self._pulse.due(monotonic):
+            return
+        self._pulse.beat(self.heartbeat(), monotonic)
+        now, at_end = self._clock.now(), self._log.at_end()
+        oldest = {number: found.fired_at for number, lane in self._lanes.items() if (found := lane.oldest())}
+        for number, lane in self._lanes.items():
+            if number in oldest or number in at_end:
+                lane.stops.forget(oldest.get(number, now))
+        lanes = self._lanes.values()
+        self._events.on(
+            "gauges", waiting=sum(len(lane.waiting) for lane in lanes), parked=self.parked,
+            held=sum(len(lane.held) for lane in lanes), paused=sum(lane.paused for lane in lanes),
+            oldest_gap_ms=max(0, now - min(oldest.values(), default=now)),
+        )  # fmt: skip
 
     def heartbeat(self) -> Heartbeat:
         me, topic = self._identity, self._desk.names.work(self._desk.queue)
@@ -360,7 +540,27 @@ class Worker:
             ),
             transactional_ids=self._log.transactional_ids, handlers=self._registry.names(),
             queues=(self._desk.queue,),
-            in_flight=tuple(_in_flight(flight) for flight in list(self._airborne.values())[:1000]),
+            in_flight=tuple(self._in_flight(flight) for flight in list(self._airborne.values())[:BEAT_LIMIT]),
+            held=tuple(
+                Held(
+                    occurrence_id=hold.delivery.run.occurrence_id, run=hold.delivery.run.run,
+                    token=hold.start.token, worker=hold.start.worker, work_partition=lane.number,
+                )
+                for lane in self._lanes.values() for hold in list(lane.held.values())[:BEAT_LIMIT]
+            ),
+            parked=self.parked,
+        )  # fmt: skip
+
+    def _in_flight(self, flight: Flight) -> InFlight:
+        run, tray = flight.run, flight.side
+        spec = self._registry.get(run.handler)
+        fraction = None if tray is None else tray.fraction
+        return InFlight(
+            occurrence_id=run.occurrence_id, run=run.run, attempt=flight.attempt, token=flight.token,
+            handler=run.handler, started_at=flight.started_at,
+            progress_permille=None if fraction is None else round(fraction * 1000),
+            note=(tray.note or None) if tray is not None else None,
+            timeout_ms=run.timeout_ms or (spec.timeout_ms if spec is not None else None),
         )  # fmt: skip
 
     @property
@@ -371,30 +571,61 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether anything started here is not yet acked."""
-        return bool(self._airborne or self._starting or self._cleared or len(self._ledger))
+        return bool(self.in_flight or self._hooks or len(self._ledger) or self._leases.busy)
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts started here whose handlers have not come back."""
+        return len(self._airborne) + self._starting + len(self._cleared)
+
+    @property
+    def parked(self) -> int:
+        """Runs kept here whose handlers nobody here knows."""
+        return sum(len(lane.parked) for lane in self._lanes.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, is in flight or is unread, as far as the last poll knows; parked runs do not count."""
+        open_lanes = {n: lane for n, lane in self._lanes.items() if lane.state is not PartitionState.CLOSED}
+        settled = not any(lane.restless for lane in open_lanes.values())
+        return settled and not self.busy and open_lanes.keys() <= self._log.at_end()
 
     def drain(self) -> None:
-        """Take no further run; keep stepping until not `busy`, or the drain time-out is over."""
+        """Take no further run, give back what has not begun, and keep stepping until not `busy`, or the drain
+        time-out is over."""
         self._draining = True
+        for ticket in self._executor.withdraw(list(self._airborne)):
+            flight = self._airborne[ticket]
+            flight.lane.released_own(flight)
+            self._give_back(flight)
 
-    def close(self, timeout_ms: int = 5_000) -> None:
-        """Give back what did not finish, unspent, and leave the group politely."""
-        now = self._clock.now()
-        for flight in self._airborne.values():
-            if flight.lane.state is not PartitionState.CLOSED:
-                self._appender.append(self._desk.released(flight, now), self._appended)
+    def leave(self, timeout_ms: int) -> None:
+        """This process ends: give back what did not finish, unspent, and say so to all."""
+        for flight in chain(list(self._airborne.values()), self._cleared):
+            flight.stopped = True
+            self._leases.release(flight)
+        self._airborne.clear()
+        self._cleared.clear()
         self._pulse.leave()
         self._appender.flush(timeout_ms)
+
+    def close(self) -> None:
+        """Leave the group politely. What runs goes on and is offered by whoever comes after us in this process."""
+        self._drop(list(self._lanes), "closed")
+        self._part()
+        self._leases.close()
         self._log.close()
 
 
-def _closed(flight: Flight) -> bool:
-    return flight.lane.state is PartitionState.CLOSED
+_token = lru_cache(maxsize=1024)(make_token)
+"""Nearly all runs that start at the same time are first attempts of first runs."""
 
 
-def _in_flight(flight: Flight) -> InFlight:
-    run = flight.run
-    return InFlight(
-        occurrence_id=run.occurrence_id, run=run.run, attempt=flight.attempt, token=flight.token,
-        handler=run.handler, started_at=flight.started_at,
-    )  # fmt: skip
+def killed(starts: int) -> DeadEnd:
+    """The end of a run that has taken its worker with it too often."""
+    problem = f"{starts} workers died while they ran this job"
+    return DeadEnd(reason="max_worker_deaths", error=Failure(type="WorkerDied", message=problem))
+
+
+def _should_end(flight: Flight) -> bool:
+    return flight.stopped

@@ -1,117 +1,71 @@
-"""Writes `pipeline/codec/run_wire.py` from `schemas/run.avsc`: `python tools/generate_codec.py`.
+"""Writes `pipeline/codec/run_wire.py` and `ack_wire.py` from `schemas/`: `python tools/generate_codec.py`.
 
-Straight-line Python for the one record that every path handles, 2 to 8 times faster than a general library that is
-then checked for what it lets pass. A test regenerates the file and compares; another compares every
-function with fastavro. Run it again after a change of the schema.
+Straight-line Python for the two records that every run costs, 2 to 10 times faster than a general library that is
+then checked for what it lets pass. A test regenerates the files and compares; others compare every
+function with fastavro. Run it again after a change of these schemas.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 from typing import Any, NamedTuple
 
+from codec_templates import (
+    ARRAY,
+    DRAFT,
+    ENUM,
+    ENUM_TABLES,
+    HEAD,
+    INT,
+    MAP,
+    NULLABLE,
+    OLDER,
+    ORIGINAL,
+    STRING,
+    TRAILING,
+    TRUNCATED,
+    TWIN,
+)
+
 ROOT = Path(__file__).parents[1]
-SCHEMA = ROOT / "schemas" / "run.avsc"
-TARGET = ROOT / "pipeline" / "codec" / "run_wire.py"
+SCHEMAS = ROOT / "schemas"
+CODEC = ROOT / "pipeline" / "codec"
 
 LEADING = 8
 """Fields of a RunHead: up to `serial`."""
-TWINS = {"occurrence_id": "job_id", "idempotency_key": "job_id"}
-"""Strings that mostly repeat an earlier one: then neither read again nor kept twice."""
+OPENING = slice(2, 7)
+"""Fields of an Ack after its ids and before what is its own: the same for many attempts of one worker."""
+TWINS = {"occurrence_id": "job_id", "idempotency_key": "job_id", "nominal_at": "due_at"}
+"""Fields that mostly repeat an earlier one: then neither read again nor kept twice nor encoded again."""
+ENUMS = {"state": "AckState"}
+"""Strings of which there are few, by the type that names them."""
+SPARSE = 3
+"""So many fields in a row that are mostly empty, each one zero byte then, are looked at together first."""
+SELDOM_EMPTY = {"started_at"}
 VARYING = (
     "job_id", "occurrence_id", "due_at", "created_at", "serial", "nominal_at", "idempotency_key", "labels",
     "headers", "payload",
 )  # fmt: skip
 """What differs between the jobs that one caller creates; the bytes of the rest are made once (`fixed`)."""
 
-HEAD = '''\
-"""Made by tools/generate_codec.py from schemas/run.avsc: do not edit, run it again.
-
-Of a Run framed in single-object encoding: `write`, `read` (strict, to the last byte), `peek` (the leading fields),
-and `fixed` with `assemble`, which write many runs that differ in little.
-"""
-# fmt: off
-# ruff: noqa: C901, E501, I001, PLR0915 -- straight lines on purpose
-
-from __future__ import annotations
-
-from typing import Any, NamedTuple
-
-from pipeline.codec.wire import (
-    NULL, SOME, Malformed, read_bytes, read_instant, read_int, read_length, read_map, write_bytes,
-    write_int, write_long, write_map, write_string,
-)
-from pipeline.core.job import Run
-
-FRAME = bytes.fromhex("{frame}")
-FINGERPRINT = "{fingerprint}"
-
-_new = object.__new__
-_tuple = tuple.__new__
-# Through the descriptors of its slots: the __init__ of a frozen dataclass calls object.__setattr__ for each
-# field, which would take a third of the time of reading a Run.
-_slots: Any = Run
-'''
-
-STRING = """\
-n = data[at]
-if n & 129:
-    n, at = read_length(data, at)
-    end = at + n
-else:
-    at += 1
-    end = at + (n >> 1)
-{name} = data[at:end].decode()
-at = end"""
-
-INT = """\
-n = data[at]
-if n < 128:
-    {name} = (n >> 1) ^ -(n & 1)
-    at += 1
-else:
-    {name}, at = read_int(data, at)"""
-
-MAP = """\
-if data[at]:
-    {name}, at = read_map(data, at)
-else:
-    {name} = {{}}
-    at += 1"""
-
-ORIGINAL = """\
-begin_{name} = at
-{inner}
-raw_{name} = data[begin_{name}:at]
-size_{name} = at - begin_{name}"""
-
-TWIN = """\
-if data[at:at + size_{twin}] == raw_{twin}:
-    {name} = {twin}
-    at += size_{twin}
-else:
-{inner}"""
-
-NULLABLE = """\
-n = data[at]
-at += 1
-if n == 0:
-    {name} = None
-elif n == 2:
-{inner}
-else:
-    raise Malformed("no such branch of the union")"""
-
-TRUNCATED = """\
-if at > len(data):
-    raise Malformed("truncated")"""
-
-TRAILING = """\
-if at != len(data):
-    raise Malformed("truncated" if at > len(data) else "trailing bytes")"""
+HINTS = {"string": "str", "bytes": "bytes", "int": "int", "long": "int", "map": "dict[str, str]"}
+READERS = {
+    "string": STRING,
+    "int": INT,
+    "map": MAP,
+    "bytes": "{name}, pos = read_bytes(data, pos)",
+    "long": "{name}, pos = read_instant(data, pos)",
+}
+"""Source for each type; inlined what most fields are and short."""
+NAMED = {"string", "int", "long", "map"}
+"""Types of which not every value can be written: their writers are told the field."""
+EMPTY = {"int": "0", "map": "{}"}
+"""What one zero byte says, of what may be a field of a sparse stretch; of a nullable one it is None."""
 
 
 class Field(NamedTuple):
@@ -120,42 +74,63 @@ class Field(NamedTuple):
 
     @property
     def inner(self) -> str:
-        """The name of the type, of X for ["null", X]; TypeError if it is not one of those that stand here."""
-        match self.type:
-            case ["null", str() as inner] if inner in HINTS:
-                return inner
+        """The name of the type, of X for ["null", X] and for an array of X; TypeError if it is not one of those that
+        stand here."""
+        match self.type[1] if self.nullable else self.type:
             case {"type": "map", "values": "string"}:
                 return "map"
+            case {"type": "record", "name": str() as name} | {
+                "type": "array",
+                "items": {"type": "record", "name": str() as name},
+            }:
+                return name
             case str() as inner if inner in HINTS:
                 return inner
         raise TypeError(f"{self.name}: {self.type} is not foreseen")
 
     @property
     def nullable(self) -> bool:
-        return isinstance(self.type, list)
+        return isinstance(self.type, list) and len(self.type) == 2 and self.type[0] == "null"
+
+    @property
+    def array(self) -> bool:
+        return isinstance(self.type, dict) and self.type["type"] == "array"
+
+    @property
+    def record(self) -> list[Field] | None:
+        """The fields of the record or records in it; None for another type."""
+        inner = self.type[1] if self.nullable else self.type["items"] if self.array else self.type
+        return None if self.inner in HINTS else fields_of(inner)
 
     @property
     def hint(self) -> str:
-        return HINTS[self.inner] + (" | None" if self.nullable else "")
+        inner = ENUMS.get(self.name) or HINTS.get(self.inner) or self.inner
+        return f"tuple[{inner}, ...]" if self.array else inner + (" | None" if self.nullable else "")
+
+    @property
+    def empty(self) -> str | None:
+        """Source of the value that one zero byte stands for; None for a field that is hardly ever empty."""
+        if self.name in SELDOM_EMPTY:
+            return None
+        return "None" if self.nullable else "()" if self.array else EMPTY.get(self.inner)
 
 
-HINTS = {"string": "str", "bytes": "bytes", "int": "int", "long": "int", "map": "dict[str, str]"}
-READERS = {
-    "string": STRING,
-    "int": INT,
-    "map": MAP,
-    "bytes": "{name}, at = read_bytes(data, at)",
-    "long": "{name}, at = read_instant(data, at)",
-}
-"""Source for each type; inlined what most fields of a Run are and short."""
+def fields_of(schema: Any) -> list[Field]:
+    return [Field(field["name"], field["type"]) for field in schema["fields"]]
+
+
+# -- reading ------------------------------------------------------------------------------------------------
 
 
 def reading(field: Field, names: Sequence[str]) -> str:
     """Source that reads `field` into a variable of its name; `names` = all that are read."""
-    source = READERS[field.inner].format(name=field.name)
+    if field.array:
+        return ARRAY.format(name=field.name, item=field.inner.lower())
+    template = ENUM if field.name in ENUMS else READERS.get(field.inner)
+    source = (template or f"{{name}}, pos = read_{field.inner.lower()}(data, pos)").format(name=field.name)
     if field.nullable:
         return NULLABLE.format(name=field.name, inner=indent(source, "    "))
-    if field.name in TWINS:
+    if field.name in TWINS and TWINS[field.name] in names:
         return TWIN.format(name=field.name, twin=TWINS[field.name], inner=indent(source, "    "))
     if any(TWINS.get(name) == field.name for name in names):
         return ORIGINAL.format(name=field.name, inner=source)
@@ -164,18 +139,111 @@ def reading(field: Field, names: Sequence[str]) -> str:
 
 def read_all(fields: Sequence[Field]) -> Iterator[str]:
     names = [field.name for field in fields]
+    yield from (
+        f"{field.name}: {field.hint}"
+        for field in fields
+        if field.nullable or field.array or field.inner == "map"
+    )
+    for sparse, group in groupby(fields, key=lambda field: field.empty is not None):
+        stretch = list(group)
+        source = "\n".join(reading(field, names) for field in stretch)
+        yield emptiness(stretch, source) if sparse and len(stretch) >= SPARSE else source
+
+
+def emptiness(stretch: Sequence[Field], otherwise: str) -> str:
+    """Source that takes a whole stretch of empty fields at a glance, else runs `otherwise`."""
+    size = len(stretch)
+    assigned = (f"    {field.name} = {field.empty}" for field in stretch)
+    zeros = r"\0" * size
+    lines = [f'if data[pos:pos + {size}] == b"{zeros}":', *assigned, f"    pos += {size}", "else:"]
+    return "\n".join([*lines, indent(otherwise, "    ")])
+
+
+def building(name: str, fields: Sequence[Field]) -> Iterator[str]:
+    yield f"    value: Any = _{name}Draft()"
+    yield from (f"    value.{field.name} = {field.name}" for field in fields)
+    yield f"    value.__class__ = {name}"
+
+
+def read_function(name: str, fields: Sequence[Field]) -> Iterator[str]:
+    yield f"def read(data: bytes, pos: int) -> {name}:"
+    yield indent("\n".join([*read_all(fields), TRAILING]), "    ")
+    yield from building(name, fields)
+    yield f"    built: {name} = value"
+    yield "    return built\n\n"
+
+
+def peek_function(fields: Sequence[Field]) -> Iterator[str]:
+    leading = fields[:LEADING]
+    yield "class RunHead(NamedTuple):"
+    yield '    """The leading fields of a Run: all that is needed to file it in the index."""\n'
+    yield from (f"    {field.name}: {field.hint}" for field in leading)
+    yield "\n\ndef peek(data: bytes, pos: int) -> RunHead:"
+    names = [field.name for field in leading]
+    source = "\n".join(reading(field, names) for field in leading)
+    yield indent("\n".join(["serial: str | None", source, TRUNCATED]), "    ")
+    yield f"    return tuple.__new__(RunHead, ({', '.join(names)}))\n\n"
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+def writing(field: Field, of: str = "value.", names: Sequence[str] = ()) -> str:
+    """Source of an expression: the bytes of `field`; `of` stands before its name, `names` = all that are written
+    with it, in order."""
+    value = f"{of}{field.name}"
+    twin = TWINS.get(field.name)
+    if field.name in ENUMS:
+        return f"_written_{field.name}[{value}]"
+    if field.array:
+        return f"write_array({value}, write_{field.inner.lower()}) if {value} else NULL"
+    more = f", {field.name!r}" if field.inner in NAMED else ""
+    written = f"write_{field.inner.lower()}({value}{more})"
+    if field.nullable:
+        return f"NULL if {value} is None else SOME + {written}"
+    if twin in names:
+        return f"of_{twin} if {value} == {of}{twin} else {written}"
+    if any(TWINS.get(name) == field.name for name in names):
+        return f"(of_{field.name} := {written})"
+    return written
+
+
+def joined(fields: Sequence[Field], of: str, *, first: str = "", last: str = "") -> Iterator[str]:
+    """Source of a return of the bytes of `fields`, with those in the variables `first` and `last` around them."""
+    names = [field.name for field in fields]
+    yield '    return b"".join(('
+    parts = [first, *(writing(field, of, names) for field in fields), last]
+    yield from (f"        {part}," for part in parts if part)
+    yield "    ))"
+
+
+def write_function(name: str, fields: Sequence[Field]) -> Iterator[str]:
+    yield f"def write(value: {name}) -> bytes:"
+    yield from joined(fields, "value.", first="FRAME")
+
+
+def nested(fields: Sequence[Field]) -> Iterator[tuple[str, list[Field]]]:
+    """The records inside another, by name, each behind those that stand in it."""
     for field in fields:
-        if field.nullable:
-            yield f"{field.name}: {field.hint}"
-        yield reading(field, names)
+        if field.record is not None:
+            yield from nested(field.record)
+            yield field.inner, field.record
 
 
-def writing(field: Field) -> str:
-    """Source of an expression: the bytes of `field` of `value`."""
-    value = f"value.{field.name}"
-    more = f", {field.name!r}" if field.inner in ("int", "long") else ""
-    written = f"write_{field.inner}({value}{more})"
-    return f"NULL if {value} is None else SOME + {written}" if field.nullable else written
+def nested_functions(name: str, fields: Sequence[Field]) -> Iterator[str]:
+    """A record inside another: read and written without a frame, and to where it ends."""
+    yield f"def read_{name.lower()}(data: bytes, pos: int) -> tuple[{name}, int]:"
+    yield indent("\n".join(read_all(fields)), "    ")
+    yield from building(name, fields)
+    yield "    return value, pos\n\n"
+    yield f"def write_{name.lower()}(value: {name}) -> bytes:"
+    yield from joined(fields, "value.")
+    yield "\n"
+
+
+def inside(fields: Sequence[Field]) -> Iterator[str]:
+    for name, record in nested(fields):
+        yield from nested_functions(name, record)
 
 
 def stretches(fields: Sequence[Field]) -> Iterator[list[Field] | str]:
@@ -189,27 +257,8 @@ def stretches(fields: Sequence[Field]) -> Iterator[list[Field] | str]:
             yield fixed
             fixed = []
         yield field.name
-    assert not fixed, "the last field varies"
-
-
-def functions(fields: Sequence[Field]) -> Iterator[str]:
-    leading = fields[:LEADING]
-    yield "class RunHead(NamedTuple):"
-    yield '    """The leading fields of a Run: all that is needed to file it in the index."""\n'
-    yield from (f"    {field.name}: {field.hint}" for field in leading)
-    yield "\n\ndef peek(data: bytes, at: int) -> RunHead:"
-    yield indent("\n".join([*read_all(leading), TRUNCATED]), "    ")
-    yield f"    return _tuple(RunHead, ({', '.join(field.name for field in leading)}))"
-    yield "\n\ndef read(data: bytes, at: int) -> Run:"
-    yield indent("\n".join([*read_all(fields), TRAILING]), "    ")
-    yield "    value = _new(Run)"
-    yield from (f"    _set_{field.name}(value, {field.name})" for field in fields)
-    yield "    return value"
-    yield "\n\ndef write(value: Run) -> bytes:"
-    yield '    return b"".join((\n        FRAME,'
-    yield from (f"        {writing(field)}," for field in fields)
-    yield "    ))"
-    yield from assembling(list(stretches(fields)))
+    if fixed:
+        yield fixed
 
 
 def assembling(parts: Sequence[list[Field] | str]) -> Iterator[str]:
@@ -219,7 +268,7 @@ def assembling(parts: Sequence[list[Field] | str]) -> Iterator[str]:
     yield '    """The bytes of the fields that runs created alike have in common, for `assemble`."""'
     yield "    return ("
     for group in fixed:
-        joined = " + ".join(f"({writing(f)})" if f.nullable else writing(f) for f in group)
+        joined = " + ".join(f"({writing(f)})" if " if " in writing(f) else writing(f) for f in group)
         yield f"        {joined},"
     yield "    )"
     yield "\n\ndef assemble("
@@ -231,16 +280,123 @@ def assembling(parts: Sequence[list[Field] | str]) -> Iterator[str]:
     yield f'    return b"".join((FRAME, {", ".join(ordered)}))'
 
 
-def generate() -> str:
-    schema = json.loads(SCHEMA.read_text("utf-8"))
-    fields = [Field(field["name"], field["type"]) for field in schema["fields"]]
-    released = json.loads((SCHEMA.parent / "released.json").read_text("utf-8"))
-    (fingerprint,) = (number for number, entry in released.items() if entry["file"] == SCHEMA.name)
-    frame = b"\xc3\x01" + int(fingerprint, 16).to_bytes(8, "little")
-    head = HEAD.replace("{frame}", frame.hex()).replace("{fingerprint}", fingerprint)
-    setters = [f"_set_{field.name} = _slots.{field.name}.__set__" for field in fields]
-    return head + "\n".join([*setters, "\n", *functions(fields)]) + "\n"
+def sharing(fields: Sequence[Field]) -> Iterator[str]:
+    """`share`, `begin` and `complete`, and `write` of the three."""
+    ids, shared, own = fields[: OPENING.start], fields[OPENING], fields[OPENING.stop :]
+    yield f"def share({parameters(shared)}) -> bytes:"
+    yield '    """The bytes that many attempts of one worker have in common, for `begin`."""'
+    yield from joined(shared, "")
+    yield f"\n\ndef begin({parameters(ids)}, shared: bytes) -> bytes:"
+    yield '    """The bytes that all acks of one attempt begin with, for `complete`."""'
+    yield from joined(ids, "", first="FRAME", last="shared")
+    yield f"\n\ndef complete(opening: bytes, {parameters(own)}) -> bytes:"
+    yield '    """An Ack: what `begin` gave, and what is its own."""'
+    yield from joined(own, "", first="opening")
+    yield "\n\ndef write(value: Ack) -> bytes:"
+    yield f"    shared = share({arguments(shared)})"
+    yield f"    return complete(begin({arguments(ids)}, shared), {arguments(own)})"
+
+
+def parameters(fields: Sequence[Field]) -> str:
+    return ", ".join(f"{f.name}: {f.hint}{' = None' if f.nullable else ''}" for f in fields)
+
+
+def arguments(fields: Sequence[Field]) -> str:
+    return ", ".join(f"value.{field.name}" for field in fields)
+
+
+# -- the two files ------------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """One file: made from which schema, what is said of it, and what it holds beside what every one holds."""
+
+    schema: str
+    target: str
+    about: str
+    functions: Callable[[Sequence[Field]], Iterator[str]]
+
+
+def run_functions(fields: Sequence[Field]) -> Iterator[str]:
+    yield from peek_function(fields)
+    yield from inside(fields)
+    yield from read_function("Run", fields)
+    yield from write_function("Run", fields)
+    yield from assembling(list(stretches(fields)))
+
+
+def ack_functions(fields: Sequence[Field]) -> Iterator[str]:
+    yield from inside(fields)
+    yield from read_function("Ack", fields)
+    yield from sharing(fields)
+
+
+PLANS = (
+    Plan(
+        "run.avsc",
+        "run_wire.py",
+        "Of a Run framed in single-object encoding: `write`, `read` (strict, to the last byte), `peek` (the leading"
+        " fields),\nand `fixed` with `assemble`, which write many runs that differ in little.",
+        run_functions,
+    ),
+    Plan(
+        "ack.avsc",
+        "ack_wire.py",
+        "Of an Ack framed in single-object encoding: `write`, `read` (strict, to the last byte), and `share`,"
+        " `begin`\nand `complete`, which write the acks of one worker.",
+        ack_functions,
+    ),
+)
+WIRE = (
+    "NULL", "SOME", "Malformed", "read_array", "read_bytes", "read_instant", "read_int", "read_length", "read_map",
+    "write_array", "write_bytes", "write_int", "write_long", "write_map", "write_string",
+)  # fmt: skip
+
+
+def used(names: Sequence[str], body: str) -> list[str]:
+    return [name for name in names if re.search(rf"\b{name}\b", body)]
+
+
+def older(file: str, fields: Sequence[Field], released: dict[str, dict[str, str]]) -> str:
+    """Source that names the versions that are this one's beginning: what is behind it would be empty in them."""
+    lines = ""
+    for fingerprint, entry in released.items():
+        if entry["file"].startswith(f"archive/{file.removesuffix('avsc')}"):
+            known = fields_of(json.loads((SCHEMAS / entry["file"]).read_text("utf-8")))
+            behind = tuple(field.name for field in fields[len(known) :])
+            if known == list(fields[: len(known)]) and all(field.empty for field in fields[len(known) :]):
+                lines += f'    bytes.fromhex("{frame_of(fingerprint)}"): {behind},\n'
+    return OLDER.format(lines=lines) if lines else ""
+
+
+def frame_of(fingerprint: str) -> str:
+    """How a value begins that was written with this version, in hex."""
+    return (b"\xc3\x01" + int(fingerprint, 16).to_bytes(8, "little")).hex()
+
+
+def generate(plan: Plan) -> str:
+    schema = json.loads((SCHEMAS / plan.schema).read_text("utf-8"))
+    fields = fields_of(schema)
+    records = [schema["name"], *(name for name, _ in nested(fields))]
+    enums = {field.name: ENUMS[field.name] for field in fields if field.name in ENUMS}
+    released = json.loads((SCHEMAS / "released.json").read_text("utf-8"))
+    (fingerprint,) = (number for number, entry in released.items() if entry["file"] == plan.schema)
+    tables = [ENUM_TABLES.format(name=name, type=type_) for name, type_ in enums.items()]
+    drafts = [DRAFT.format(name=name) for name in records]
+    body = "\n".join(["".join([*drafts, *tables]) + "\n".join(plan.functions(fields))]) + "\n"
+    head = HEAD.format(
+        schema=plan.schema,
+        about=plan.about,
+        typing=", NamedTuple" if "NamedTuple" in body else "",
+        wire=fill(", ".join(used(WIRE, body)) + ",", 110, initial_indent="    ", subsequent_indent="    "),
+        types=", ".join(sorted([*records, *enums.values()])),
+        frame=frame_of(fingerprint),
+        fingerprint=fingerprint,
+        older=older(plan.schema, fields, released),
+    )
+    return head + body
 
 
 if __name__ == "__main__":
-    TARGET.write_text(generate(), "utf-8")
+    for each in PLANS:
+        (CODEC / each.target).write_text(generate(each), "utf-8")

@@ -1,111 +1,93 @@
-"""Where handlers run: threads and one asyncio loop, or, for simulation, inside the caller."""
+"""Where handlers run: threads, one asyncio loop and a pool of processes, or, for simulation, inside the caller."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from pipeline.adapters.loop_pool import LoopPool
+from pipeline.adapters.process_pool import ProcessPool
+from pipeline.adapters.thread_pool import ThreadPool
 from pipeline.ports import Call, Done
 
 log = logging.getLogger(__name__)
 
 
 class HandlerExecutor:
-    """`Executor` for plain and `async def` handlers.
+    """`Executor` for handlers of every kind, each kind with `concurrency` places; the calls beyond wait their turn.
 
-    A plain handler takes one of `concurrency` threads; an asynchronous one runs on a single event loop in its
-    own thread, at most `concurrency` of them at once, the others waiting their turn. Whatever a handler
+    A plain handler takes a thread, an asynchronous one is a task on one event loop, a call with a `task` gets a process
+    that loads the application by `target`, `module:attribute` (without one such calls are refused). Whatever a handler
     raises, SystemExit and KeyboardInterrupt too, is a result: only the supervisor's signals end a worker.
+
+    What nothing here can help against: in a thread, `os._exit` and a crash in C end the worker (its runs start again
+    elsewhere, `max_worker_deaths` times), and C code that keeps the GIL stops everything in this process while it does.
+    Such handlers belong into processes.
     """
 
-    def __init__(self, concurrency: int) -> None:
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
-        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
-        self._loop = asyncio.new_event_loop()
-        self._slots = asyncio.Semaphore(concurrency)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="async-handlers", daemon=True)
-        self._thread.start()
+    def __init__(self, concurrency: int, target: str | None = None) -> None:
+        self._concurrency, self._target = concurrency, target
+        self._threads = ThreadPool(concurrency)
+        self._loop: LoopPool | None = None
+        self._processes: ProcessPool | None = None
+        self._pools: list[ThreadPool | LoopPool | ProcessPool] = [self._threads]
+
+    @property
+    def abandoned(self) -> int:
+        """Threads and coroutines held by handlers that were given up: their time was over, and they went on."""
+        return self._threads.abandoned + (0 if self._loop is None else self._loop.abandoned)
 
     def submit(self, call: Call) -> None:
-        if call.asynchronous:
-            self._loop.call_soon_threadsafe(self._spawn, call)
+        if call.task is not None:
+            self._process_pool().submit(call)
+        elif call.asynchronous:
+            self._loop_pool().submit(call)
         else:
-            self._pool.submit(self._run, call)
+            self._threads.submit(call)
 
-    def _serve(self) -> None:
-        # A SystemExit in a task that a handler made goes through run_forever, and a handler may stop its loop:
-        # the loop is whole after either, and the other handlers need it.
-        while not self._closing:
-            try:
-                self._loop.run_forever()
-            except BaseException:
-                log.exception("a handler's task tried to end the process", extra={"action": "executor.exit"})
+    def _loop_pool(self) -> LoopPool:
+        if self._loop is None:
+            self._loop = LoopPool(self._concurrency)
+            self._pools.append(self._loop)
+        return self._loop
 
-    def _stop(self) -> None:
-        self._closing = True
-        self._loop.stop()
-
-    def _run(self, call: Call) -> None:
-        self._done.put(outcome(call.ticket, call.function))
-
-    def _spawn(self, call: Call) -> None:
-        task = self._loop.create_task(self._run_async(call))
-        self._tasks.add(task)  # the loop itself holds tasks weakly
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run_async(self, call: Call) -> None:
-        async with self._slots:
-            self._done.put(await outcome_async(call.ticket, call.function))
+    def _process_pool(self) -> ProcessPool:
+        if self._processes is None:
+            self._processes = ProcessPool(self._concurrency, self._target)
+            self._pools.append(self._processes)
+        return self._processes
 
     def completed(self) -> list[Done]:
         done: list[Done] = []
-        while True:
-            try:
-                done.append(self._done.get_nowait())
-            except queue.Empty:
-                return done
+        for pool in self._pools:
+            done += pool.completed()
+        return done
 
     def withdraw(self, tickets: Iterable[int]) -> set[int]:
-        return set()
+        wanted = set(tickets)
+        return {ticket for pool in self._pools for ticket in pool.withdraw(wanted)}
 
     def stop(self, tickets: Iterable[int]) -> None:
-        """Nothing here can be ended from outside yet."""
+        wanted = set(tickets)
+        for pool in self._pools:
+            pool.stop(wanted)
 
     def close(self, timeout_ms: int) -> bool:
-        """Take no more calls, wait `timeout_ms` for the running ones, then leave them behind.
+        """Take no more calls, wait `timeout_ms` for the running ones, then cancel or kill them, or leave them behind.
 
         A handler that ignores the deadline keeps its thread: the process must end with `os._exit` then.
         """
-        waiter = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
-        waiter.start()
-        stopping = asyncio.run_coroutine_threadsafe(self._drain(timeout_ms / 1000), self._loop)
-        waiter.join(timeout_ms / 1000)
-        unfinished = stopping.result()
-        self._loop.call_soon_threadsafe(self._stop)
-        self._thread.join()
-        self._loop.close()
-        if waiter.is_alive() or unfinished:
+        for pool in self._pools:
+            pool.cease()
+        deadline = time.monotonic() + timeout_ms / 1000
+        ended = [pool.close(max(0, int((deadline - time.monotonic()) * 1000))) for pool in self._pools]
+        if not all(ended):
             log.warning("handlers did not end in time", extra={"action": "executor.abandoned"})
-            return False
-        return True
-
-    async def _drain(self, timeout: float) -> int:
-        """Wait for the asynchronous calls, cancel the rest; the number of those cancelled."""
-        if not self._tasks:
-            return 0
-        _, pending = await asyncio.wait(self._tasks, timeout=timeout)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        return len(pending)
+        return all(ended)
 
 
 class InlineExecutor:
@@ -148,14 +130,6 @@ def outcome(ticket: int, function: Callable[[], Any]) -> Done:
     try:
         return Done(ticket, function(), None)
     except BaseException as error:  # noqa: BLE001 - a handler's SystemExit must not end the worker
-        return Done(ticket, None, error)
-
-
-async def outcome_async(ticket: int, function: Callable[[], Awaitable[Any]]) -> Done:
-    """Await it; whatever it raises is its result, a cancellation of its own included."""
-    try:
-        return Done(ticket, await function(), None)
-    except BaseException as error:  # noqa: BLE001 - see `outcome`
         return Done(ticket, None, error)
 
 

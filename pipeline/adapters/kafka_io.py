@@ -32,6 +32,7 @@ from pipeline.ports import Put, Record
 PATIENCE_S = 8.0
 """How long a broker may be silent before it counts as unreachable (DESIGN §9: exit 5 within 10 s)."""
 WAIT_S = 0.1
+DECIDED_S = 0.02
 SETTLE_S = 2.0
 """How long a new topic may take to be known to every broker."""
 BATCH = 10_000
@@ -205,6 +206,22 @@ class KafkaReader:
             self._tails = _Tails(_consumer({**self._settings, **TAILED}))
         return self._tails.take(topic, partition, start, limit)
 
+    def leave(self, topic: str, partition: int) -> None:
+        if self._tails is not None:
+            self._tails.leave(topic, partition)
+
+    def decided(self, topic: str, partition: int, timeout_ms: int) -> None:
+        deadline = time.monotonic() + timeout_ms / 1000
+        undecided = _consumer({**self._settings, "isolation.level": "read_uncommitted"})
+        try:
+            _, end = _range(undecided, topic, partition, None)
+        finally:
+            undecided.close()
+        consumer = self._consumer()
+        while _range(consumer, topic, partition, None)[1] < end and time.monotonic() < deadline:
+            time.sleep(DECIDED_S)
+        self._idle.append(consumer)
+
     def partitions(self, topic: str) -> int:
         consumer = self._consumer()
         try:
@@ -261,6 +278,10 @@ class _Tails:
         self._consumer.incremental_assign([place])
         tail = self._open[topic, partition] = _Tail(start)
         return tail
+
+    def leave(self, topic: str, partition: int) -> None:
+        if self._open.pop((topic, partition), None) is not None:
+            self._consumer.incremental_unassign([TopicPartition(topic, partition)])
 
     def _pump(self, topic: str, partition: int, timeout: float) -> list[Any]:
         """Sort what has come in to the partitions' buffers."""

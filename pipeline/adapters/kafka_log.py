@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -66,6 +66,8 @@ class KafkaGroupLog:
         own = consumer_settings(group, session_timeout_ms, protocol)
         self._owned: set[int] = set()
         self._next: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        """Where the end of a partition was last seen; records that came later lie beyond it."""
         self._waiting: dict[int, int] = {}
         self._broken: set[int] = set()
         self._problems: list[Exception] = []
@@ -102,6 +104,7 @@ class KafkaGroupLog:
         through before that is dropped by `_sift`."""
         starts = {p: offset for p, offset in starts.items() if self._holds(p, offset)}
         for partition, offset in starts.items():
+            self._ends.pop(partition, None)
             self._next[partition] = max(offset, 0)
         self._consumer.incremental_assign([self._at(p, starts.get(p, OFFSET_BEGINNING)) for p in new])
         if paused := [self._at(p) for p in new if p not in starts]:
@@ -177,6 +180,7 @@ class KafkaGroupLog:
         if error.code() == END_OF_PARTITION:
             if partition in self._next:  # it stands after the last marker, where no record leads (H15)
                 self._next[partition] = max(self._next[partition], message.offset())
+                self._ends[partition] = self._next[partition]
         elif is_fatal(error):
             self._problems.append(RebuildClients(error.str()))
         elif error.code() in NO_POSITION:
@@ -193,6 +197,9 @@ class KafkaGroupLog:
 
     def positions(self) -> Mapping[int, int]:
         return dict(self._next)
+
+    def at_end(self) -> Set[int]:
+        return {p for p, end in self._ends.items() if self._next.get(p) == end}
 
     def start(self, partition: int, offset: int) -> None:
         if partition not in self._owned:
@@ -213,6 +220,7 @@ class KafkaGroupLog:
             self._waiting[partition] = offset  # the client has not finished assigning it: `poll` tries again
             return
         self._waiting.pop(partition, None)
+        self._ends.pop(partition, None)
         self._next[partition] = max(offset, 0)
 
     def _holds(self, partition: int, offset: int) -> bool:

@@ -81,10 +81,11 @@ class TopicAdmin:
         """The most that any broker asks for, at least `least`; `stock` where we may not ask."""
         brokers = [ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in self._cluster().nodes]
         try:
-            answers = self._configs(brokers)
+            # The client takes one broker a call.
+            answers = [answer for broker in brokers for answer in self._configs([broker]).values()]
         except Refused:
             return stock
-        return max([least, *(int(answer[setting]) for answer in answers.values() if setting in answer)])
+        return max([least, *(int(answer[setting]) for answer in answers if setting in answer)])
 
     def consumer_session(self, group: str, wanted_ms: int | None) -> int:
         """Session of `group` under the protocol `consumer` in ms, where it is a setting of the group: made

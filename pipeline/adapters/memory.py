@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 
 from pipeline.adapters.memory_cluster import MemoryCluster, MemoryPartition, MemoryRecord, Outcome
@@ -142,6 +142,10 @@ class MemoryGroupLog:
 
     def positions(self) -> Mapping[int, int]:
         return dict(self._next)
+
+    def at_end(self) -> Set[int]:
+        ends = {p: self._cluster.partition(self._topic, p).last_stable for p in self._next}
+        return {p for p, offset in self._next.items() if offset >= ends[p]}
 
     def start(self, partition: int, offset: int) -> None:
         if partition in self._owned:
@@ -304,6 +308,12 @@ class MemoryReader:
     def tail(self, topic: str, partition: int, start: int, limit: int) -> Sequence[MemoryRecord]:
         log = self._log(topic, partition)
         return log.read(max(start, log.start), limit)[0]
+
+    def decided(self, topic: str, partition: int, timeout_ms: int) -> None:
+        """Nothing is appended here while somebody waits."""
+
+    def leave(self, topic: str, partition: int) -> None:
+        """Nothing is kept for a tail."""
 
     def partitions(self, topic: str) -> int:
         if not self._cluster.reachable:

@@ -10,7 +10,6 @@ import click
 from pipeline.cli.job_input import named_as_options
 from pipeline.cli.job_input import payload as payload_of
 from pipeline.cli.output import emit, note
-from pipeline.core.errors import InvalidInput
 from pipeline.core.times import format_instant, instant_of
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 EXIT_CODES: Mapping[str, int] = {
     "cancelled": 0,
     "stopped": 0,
+    "stopping": 0,
     "rescheduled": 0,
     "updated": 0,
     "requeued": 0,
@@ -37,23 +37,23 @@ _wait = click.option(
 _id = click.argument("id_", metavar="ID")
 
 
-@click.command("cancel", short_help="Cancel a job that has not fired.")
+@click.command("cancel", short_help="Cancel a job that has not fired, or stop one that has.")
 @_id
-@click.option("--stop", is_flag=True, hidden=True)
+@click.option("--stop", is_flag=True, help="Also if it has fired: its worker ends the run.")
 @_wait
 def cancel(id_: str, stop: bool, wait: str) -> int:
     """Cancel a job. The outcome is
 
     \b
     cancelled  it did not fire and will not; asked again, the answer is the same (exit code 0)
-    stopped    it fired, and its pending retry was dropped (0)
+    stopped    it fired, and its pending retry was dropped; or, with --stop, its run was ended: no further run
+               will start (0)
+    stopping   with --stop: its worker is told, and had not ended the run within --wait (0)
     too_late   it fired, is queued or running, or ended (4)
     not_found  the store has nothing under this id (3)
     unknown    no owner answered in time; it is asked for all the same (1)
     """
-    if stop:
-        raise InvalidInput("--stop", "not supported yet: a run that fired cannot be stopped")
-    change = _changed(lambda app: app.cancel(id_, wait=wait))
+    change = _changed(lambda app: app.cancel(id_, stop=stop, wait=wait))
     return _answer(change, EXIT_CODES[change.outcome])
 
 

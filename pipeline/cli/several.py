@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,27 +15,31 @@ from pipeline.service.log import LogEvents
 STOP_TIMEOUT_S = 30.0
 
 
-def run_several(role: str, count: int) -> int:
-    """Run `dueline ROLE` `count` times until SIGTERM or SIGINT, which all get at once. The exit code: 0, or that of
-    a process that refused.
+def run_several(arguments: Sequence[str], count: int, stop_timeout_s: float = STOP_TIMEOUT_S) -> int:
+    """Run `dueline ROLE …` `count` times until SIGTERM or SIGINT, which all get at once. The exit code: 0, or that
+    of a process that refused.
 
     Each claims a slot of its own by file lock. They write to our stdout and stderr themselves. On Linux they die
     with this process even if it is killed.
     """
-    # -P: a directory `pipeline` where the user stands must not hide this package.
-    argv = [sys.executable, "-P", "-m", "pipeline", role]
-    start = partial(spawn, argv, env=os.environ, stdout=1, stderr=2)
+    start = partial(spawn, child_argv(arguments), env=os.environ, stdout=1, stderr=2)
     roles = [
         Role(
-            name=f"{role}/{n}",
+            name=f"{arguments[0]}/{n}",
             start=start,
             ready=None,
-            stop_timeout_s=STOP_TIMEOUT_S,
+            stop_timeout_s=stop_timeout_s,
             last_codes=frozenset({REFUSED}),
         )
         for n in range(count)
     ]
     return Supervisor(roles, EventPrinter(LogEvents("parent")), together=True).run()
+
+
+def child_argv(arguments: Sequence[str]) -> list[str]:
+    """`dueline ARGUMENTS` with this interpreter."""
+    # -P: a directory `pipeline` where the user stands must not hide this package.
+    return [sys.executable, "-P", "-m", "pipeline", *arguments]
 
 
 @dataclass(frozen=True, slots=True)

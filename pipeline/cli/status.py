@@ -1,4 +1,4 @@
-"""`dueline status`: who owns what, what waits, and which handlers have a worker."""
+"""`dueline status`: who owns what, what waits, which handlers have a worker, and what those are doing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.fleet import queues_view, runs_view
 from pipeline.cli.output import emit, table
 from pipeline.cli.store import Store, following
 from pipeline.follower import Backlog, shown_instant
@@ -16,9 +17,10 @@ from pipeline.heartbeat import Seen
 @click.command("status")
 @click.option("--fast", is_flag=True, help="Do not count pending jobs, which reads all of the jobs topic.")
 def status(fast: bool) -> None:
-    """Show the owner of every partition, what is pending, and the live processes with their handlers.
+    """Show the owner of every partition, what is pending, the queues, and the live processes with their runs.
 
-    Everything is read from the topics: processes by their heartbeats of the last 5 seconds.
+    Everything is read from the topics: processes by their heartbeats of the last 5 seconds. A run is marked as stuck
+    when it has been in flight for longer than its time-out, or than 10 minutes if it has none.
     """
     with following() as store:
         emit(read_status(store, count=not fast), _text)
@@ -37,7 +39,9 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
         "pending": sum(backlog.pending for backlog in backlogs) if count else None,
         "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
         "partitions": partitions_view(store, processes, backlogs),
+        "queues": queues_view(store, processes),
         "processes": [process_view(seen) for seen in processes],
+        "runs": runs_view(processes, now),
         "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
     }
 
@@ -88,21 +92,65 @@ def process_view(seen: Seen) -> dict[str, Any]:
     }
 
 
+SHOWN_RUNS = 20
+"""Of the oldest runs in flight, for a person; JSON has them all."""
+
+
 def _text(view: Mapping[str, Any]) -> str:
     pending = "not counted" if view["pending"] is None else view["pending"]
     overdue = f", overdue since {view['oldest_overdue']}" if view["oldest_overdue"] else ""
     parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", ""]
     parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
+    columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked")
+    parts += ["", _rows(view["queues"], columns)]
     if view["processes"]:
-        shown = [
-            {**process, **{name: " ".join(process[name]) for name in ("queues", "handlers")}}
-            for process in view["processes"]
-        ]
-        columns = ("role", "process", "pid", "owned", "queues", "in_flight", "handlers", "seen_at")
-        parts += ["", _rows(shown, columns)]
+        parts += ["", _processes(view["processes"])]
     else:
         parts += ["", "No process is alive: start `dueline dispatcher` and `dueline worker`."]
+    if view["runs"]:
+        parts += ["", _runs(view["runs"])]
     return "\n".join(parts)
+
+
+def _processes(views: Iterable[Mapping[str, Any]]) -> str:
+    shown = [{**view, **{name: " ".join(view[name]) for name in ("queues", "handlers")}} for view in views]
+    columns = (
+        "role",
+        "process",
+        "host",
+        "pid",
+        "version",
+        "owned",
+        "queues",
+        "in_flight",
+        "handlers",
+        "seen_at",
+    )
+    return _rows(shown, columns)
+
+
+def _runs(views: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        {
+            **view,
+            "age": f"{view['age_ms'] / 1000:.0f} s",
+            "progress": "" if view["progress"] is None else f"{view['progress']:.0%}",
+            "note": _one_line(view["note"] or ""),
+            "": " ".join(name for name in ("stuck", "held") if view[name]),
+        }
+        for view in views[:SHOWN_RUNS]
+    ]
+    columns = ("job", "handler", "queue", "worker", "run", "attempt", "age", "progress", "note", "")
+    stuck = sum(view["stuck"] for view in views)
+    more = (
+        f" (the oldest {SHOWN_RUNS} of {len(views)}, {stuck} stuck in all)" if len(views) > SHOWN_RUNS else ""
+    )
+    return f"runs in flight{more}:\n{_rows(shown, columns)}"
+
+
+def _one_line(text: str) -> str:
+    """A handler's text, harmless to the terminal."""
+    return "".join(char if char.isprintable() else "·" for char in text)[:80]
 
 
 def _rows(views: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:

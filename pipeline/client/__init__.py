@@ -8,15 +8,16 @@ if TYPE_CHECKING:
 
     from pipeline.client.app import Dueline
     from pipeline.client.commands import JobChange
-    from pipeline.client.parts import Feed, JobFinder, Parts
+    from pipeline.client.parts import JobFinder, Parts
     from pipeline.client.request import JobOptions
     from pipeline.core.jobref import JobRef
+    from pipeline.ports import Feed
 
 __all__ = ["Dueline", "Feed", "JobChange", "JobFinder", "JobOptions", "JobRef", "Parts"]
 
 _MODULES = {
     "Dueline": "pipeline.client.app",
-    "Feed": "pipeline.client.parts",
+    "Feed": "pipeline.ports",
     "JobChange": "pipeline.client.commands",
     "JobFinder": "pipeline.client.parts",
     "JobOptions": "pipeline.client.request",

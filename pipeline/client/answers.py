@@ -13,10 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pipeline import codec
-from pipeline.client.parts import Feed
 from pipeline.core.errors import DuelineError, Undecodable
 from pipeline.core.job import Event
-from pipeline.ports import Record
+from pipeline.ports import Feed, Record
 
 POLL_MS = 20
 """Longest wait for news before a partition newly asked for is followed."""

@@ -7,15 +7,18 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pipeline.client import parts
+from pipeline.client.handlers import Handlers
 from pipeline.config import Settings, load_settings
-from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
-from pipeline.core.handler import DEFAULT_MAX_ATTEMPTS, Duration, Registry
-from pipeline.core.retry import RetryPolicy
+from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
+from pipeline.core.handler import Duration
+from pipeline.core.middleware import with_headers
 
 if TYPE_CHECKING:
     from pipeline.client.commands import JobChange
@@ -23,11 +26,9 @@ if TYPE_CHECKING:
     from pipeline.client.request import JobOptions
     from pipeline.core.jobref import JobRef
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 EXIT_FLUSH_MS = 5_000
-WAIT = "5s"
-"""How long an owner's answer is waited for by default."""
+WAIT, RESULT_WAIT = "5s", "10s"
+"""How long an owner's answer, and a result, is waited for by default."""
 _log = logging.getLogger("dueline")
 
 
@@ -47,7 +48,7 @@ class _Unchained:
 _unchained = _Unchained()
 
 
-class Dueline:
+class Dueline(Handlers):
     """The handlers of an application by name, and its client.
 
     Safe to make at import: nothing connects before the first call that needs the store. Safe for threads (one
@@ -55,41 +56,26 @@ class Dueline:
     flushed, for up to 5 s.
 
     `settings` are those of `dueline config show`, as keywords: `Dueline(prefix="billing")`; what is not given
-    comes from DUELINE_* variables. InvalidInput if one is unknown or malformed.
+    comes from DUELINE_* variables. InvalidInput if one is unknown or malformed. `include` and `middleware` are as
+    the methods `include` and `use`, for several.
     """
 
-    def __init__(self, *, connect: Callable[[Settings], parts.Parts] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        include: Iterable[Handlers] = (),
+        middleware: Iterable[object] = (),
+        connect: Callable[[Settings], parts.Parts] | None = None,
+        **settings: Any,
+    ) -> None:
         with _unchained:
             self.settings = load_settings(**settings)
-        self.registry = Registry()
+        super().__init__(include=include, middleware=middleware)
         self._connect = connect or parts.connect
         self._start = threading.Lock()
         self._connection: Connection | None = None
         self._at_exit: weakref.finalize[[Connection], Dueline] | None = None
         _apps.add(self)
-
-    # -- handlers -------------------------------------------------------------------------------------------
-
-    def job(
-        self,
-        name: str,
-        *,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        timeout: Duration | None = None,
-        retry: RetryPolicy | None = None,
-    ) -> Callable[[F], F]:
-        """Register a handler `(ctx, **payload)`, or `(ctx, payload)` to get the payload whole; sync or async.
-
-        A job's own `max_attempts` and `timeout` win. InvalidInput if the name is illegal or taken.
-        """
-
-        def register(function: F) -> F:
-            self.registry.add(
-                name, function, max_attempts=max_attempts, timeout=timeout, retry=retry or RetryPolicy()
-            )
-            return function
-
-        return register
 
     # -- creating jobs --------------------------------------------------------------------------------------
 
@@ -121,7 +107,7 @@ class Dueline:
         confirm within 10 s (it may still have the job); Refused if its topics are missing.
         """
         with _unchained:
-            request = {"handler": handler, "payload": payload, **options}
+            request = self._request(handler, payload, options)
             if request.get("key") is not None:
                 return self._create_keyed(request)
             connection, ref, delivery = self._create(request)
@@ -134,13 +120,18 @@ class Dueline:
         """`schedule` for coroutines: neither connecting nor waiting for the store blocks the event loop."""
         import asyncio  # 40 ms that a process without a loop need not pay
 
-        request = {"handler": handler, "payload": payload, **options}
+        request = self._request(handler, payload, options)
         with _unchained:
             if request.get("key") is not None:
                 return await self._acreate_keyed(request)
             connection, ref, delivery = await asyncio.to_thread(self._create, request)
             await connection.wait_async(delivery)
         return ref
+
+    def _request(
+        self, handler: str, payload: dict[str, Any] | None, options: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return with_headers(self.registry.middleware, {"handler": handler, "payload": payload, **options})
 
     def _create(self, request: Mapping[str, Any]) -> tuple[Connection, JobRef, Delivery]:
         connection = self._connected_for(request)
@@ -180,6 +171,8 @@ class Dueline:
         """
         from pipeline.client.bulk import schedule_all
 
+        if self.registry.middleware:
+            jobs = map(partial(with_headers, self.registry.middleware), jobs)
         # A generator of this object's own, so that it lives as long as its jobs are wanted.
         with _unchained:
             yield from schedule_all(self._connected(), jobs)
@@ -201,15 +194,23 @@ class Dueline:
             with connection.reading() as finder:
                 return finder.live_handlers(connection.clock.now())
 
-    def cancel(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
+    def cancel(self, job_id: str, *, stop: bool = False, wait: Duration = WAIT) -> JobChange:
         """Ask the owner to cancel the job, and wait for its answer. The outcome is `cancelled`: it did not fire
         and will not; `stopped`: it fired, and its pending retry was dropped; `too_late`; `not_found`;
         `unknown`: no answer within `wait`, though the command is stored and will be executed.
 
+        `stop`: of a job that fired too. `stopped`: no further run will start, and none is running; `stopping`: its
+        worker is told, and had not ended the run within `wait`; `too_late`: it ended by itself.
+
         `<id>.<incarnation>` names an older incarnation of a job with a key. Raises InvalidInput('id') if the id
         is malformed; StoreUnreachable.
         """
-        return self._change("cancel", job_id, wait)
+        if not stop:
+            return self._change("cancel", job_id, wait)
+        from pipeline.client import waiting
+
+        with _unchained:
+            return waiting.wait_for(waiting.stop(self._connected_for_id(job_id), job_id, wait))
 
     def reschedule(
         self,
@@ -237,9 +238,17 @@ class Dueline:
 
             return JobChange(id=job_id, outcome=NOT_FOUND)
 
-    async def acancel(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
+    async def acancel(self, job_id: str, *, stop: bool = False, wait: Duration = WAIT) -> JobChange:
         """`cancel` for coroutines."""
-        return await self._achange("cancel", job_id, wait)
+        if not stop:
+            return await self._achange("cancel", job_id, wait)
+        import asyncio
+
+        from pipeline.client import waiting
+
+        with _unchained:
+            connection = await asyncio.to_thread(self._connected_for_id, job_id)
+            return await waiting.wait_for_async(waiting.stop(connection, job_id, wait))
 
     async def areschedule(
         self,
@@ -274,9 +283,32 @@ class Dueline:
             event = await commands.answer_of_async(connection, sent)
             return await asyncio.to_thread(commands.meaning, connection, job_id, event)
 
-    def result(self, job_id: str, *, wait: str | timedelta | float = 0) -> NoReturn:
-        """Not yet: InvalidInput. `get` has the result of a job that succeeded."""
-        raise InvalidInput("result", "not supported yet; get(id) has the result of a job that succeeded")
+    def result(self, job_id: str, *, wait: Duration = RESULT_WAIT) -> Any:
+        """What the handler returned, once the job has succeeded; waits for that for up to `wait`.
+
+        Raises JobFailed if it ended otherwise, TimeoutError if it did not end in time, NotFound, InvalidInput
+        naming the option, StoreUnreachable.
+        """
+        from pipeline.client import waiting
+
+        with _unchained:
+            return waiting.wait_for(waiting.result(self._connected_for_id(job_id), job_id, wait))
+
+    async def aresult(self, job_id: str, *, wait: Duration = RESULT_WAIT) -> Any:
+        """`result` for coroutines."""
+        import asyncio
+
+        from pipeline.client import waiting
+
+        with _unchained:
+            connection = await asyncio.to_thread(self._connected_for_id, job_id)
+            return await waiting.wait_for_async(waiting.result(connection, job_id, wait))
+
+    def _connected_for_id(self, job_id: str) -> Connection:
+        from pipeline.client.commands import check_id
+
+        check_id(job_id)
+        return self._connected()
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -316,6 +348,19 @@ class Dueline:
                 self._at_exit = weakref.finalize(self, _close_at_exit, connection)
                 self._connection = connection
             return self._connection
+
+    @contextmanager
+    def connected_by(self, connect: Callable[[Settings], parts.Parts]) -> Iterator[None]:
+        """Connect by something else until the end of the block: for tests (pipeline.testing)."""
+        with self._start:
+            kept = self._connect, self._connection, self._at_exit
+            self._connect, self._connection = connect, None
+        try:
+            yield
+        finally:
+            self.close()
+            with self._start:
+                self._connect, self._connection, self._at_exit = kept
 
     def forget_connection(self) -> None:
         """In the child of a fork: the parent's client has no threads here, so it can be neither used nor

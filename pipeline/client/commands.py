@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from pipeline.client.request import wait_ms
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.handler import Duration
 from pipeline.core.ids import keyed_id, parse_id
-from pipeline.core.job import Command, Event
+from pipeline.core.job import Command, Event, Run
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import command_key
 from pipeline.core.times import aware
@@ -37,7 +37,7 @@ _DIGITS = 16
 class JobChange:
     """What became of a change that was asked for.
 
-    `outcome`, of cancel: cancelled | stopped | too_late | not_found | unknown; of reschedule and update:
+    `outcome`, of cancel: cancelled | stopped | stopping | too_late | not_found | unknown; of reschedule and update:
     rescheduled, updated | too_late | cancelled | stopped | not_found | unknown; of requeue: requeued |
     brought_forward | pending | not_found | unknown. `unknown`: no owner answered in time; the change is durable
     and will be made. `due_at` and `run` are those of the run to come where the answer tells them.
@@ -193,17 +193,34 @@ def ask(connection: Connection, verb: str, job_id: str, wait: Duration, **option
 
 
 def meaning(connection: Connection, job_id: str, event: Event | None) -> JobChange:
-    """What an answer means. Of a job that its owner has forgotten the log is asked; StoreUnreachable."""
+    """What an answer means. Of a job that its owner has forgotten, or that is being stopped, the log is asked;
+    StoreUnreachable."""
+    change = meaning_of(job_id, event)
+    being_stopped = event is not None and event.reason == "stopping"
+    if change.outcome == NOT_FOUND or (change.outcome == TOO_LATE and being_stopped):
+        with connection.reading() as finder:
+            return replace(change, outcome=look(finder, job_id))
+    return change
+
+
+def meaning_of(job_id: str, event: Event | None) -> JobChange:
+    """What an answer means by itself."""
     if event is None or event.outcome is None:
         return JobChange(id=job_id, outcome=UNKNOWN)
     outcome = _WORDS.get(event.outcome, UNKNOWN)
-    if outcome == NOT_FOUND:
-        with connection.reading() as finder:
-            outcome = look(finder, job_id)
     return JobChange(id=job_id, outcome=outcome, due_at=_due_at(event), run=event.run)
 
 
-_SAME = ("cancelled", "stopped", "rescheduled", "updated", "requeued", "brought_forward", "pending")
+_SAME = (
+    "cancelled",
+    "stopped",
+    "rescheduled",
+    "updated",
+    "requeued",
+    "brought_forward",
+    "pending",
+    "superseded",
+)
 _WORDS = {**{word: word for word in _SAME}, "fired": TOO_LATE, NOT_FOUND: NOT_FOUND}
 """What an owner's word means to who asked. A word of a later version is unknown here."""
 
@@ -232,6 +249,11 @@ def _requeue(connection: Connection, job_id: str) -> Command:
     NotFound, StoreUnreachable."""
     with connection.reading() as finder:
         run, seen = finder.run_of(job_id)
+    return requeue_of(connection, run, seen or None)
+
+
+def requeue_of(connection: Connection, run: Run, seen: int | None) -> Command:
+    """The command that runs a job once more; `seen` = the highest run that was seen."""
     return connection.requests.change(
         "requeue",
         run.occurrence_id,
@@ -245,5 +267,5 @@ def _requeue(connection: Connection, job_id: str) -> Command:
         serial=run.serial,
         labels=dict(run.labels),
         headers=dict(run.headers),
-        seen_run=seen or None,
+        seen_run=seen,
     )

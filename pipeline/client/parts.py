@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,10 +11,23 @@ if TYPE_CHECKING:  # so that the package root can set `connector` at little cost
     from pipeline.core.job import Run
     from pipeline.core.layout import Layout
     from pipeline.core.names import Names
-    from pipeline.ports import Appender, Clock, Reader, Record
+    from pipeline.core.sight import Sight
+    from pipeline.ports import Appender, Clock, Feed, GroupProgress, Reader
 
 Report = Callable[[Exception | None, int, int], None]
 """(error, offset, LogAppendTime) of one record."""
+
+
+class JobWatch(Protocol):
+    """One job that is followed (pipeline.follower); one thread at a time."""
+
+    def look(self) -> Sight | None:
+        """Where it stands now; None if the store has nothing under its id. Raises StoreUnreachable."""
+        ...
+
+    def run(self) -> Run | None:
+        """The last run that was emitted, if it is readable. Raises StoreUnreachable."""
+        ...
 
 
 class JobFinder(Protocol):
@@ -28,33 +41,19 @@ class JobFinder(Protocol):
         """The job as it is to be run once more, and the highest run emitted so far. Raises as `job`."""
         ...
 
+    def watch(self, job_id: str) -> JobWatch:
+        """The job, to be looked at again and again. InvalidInput('id') if that is none."""
+        ...
+
     def live_handlers(self, now: int) -> frozenset[str]:
         """Handlers of workers whose heartbeat is fresh at `now`, the store's clock in ms."""
         ...
 
 
-class Feed(Protocol):
-    """News of one topic, read_committed, from the moment on at which a partition is followed; one thread."""
-
-    def follow(self, partitions: frozenset[int]) -> None:
-        """Follow these too, each from its end as of now."""
-        ...
-
-    @property
-    def following(self) -> frozenset[int]:
-        """Partitions whose end was seen: everything that is appended from now on comes."""
-        ...
-
-    def poll(self, timeout_ms: int) -> Sequence[Record]:
-        """What has come, waiting at most `timeout_ms` for the first."""
-        ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The outside of a client. `load_layout` raises Refused, StoreUnreachable; `open_feed` is one of `events`."""
+    """The outside of a client. `load_layout` raises Refused, StoreUnreachable; `open_feed` is one of `events`;
+    `group_progress(group, topic, partitions)` is by partition."""
 
     appender: Appender
     clock: Clock
@@ -63,6 +62,7 @@ class Parts:
     load_layout: Callable[[], Layout]
     finder: Callable[[Layout], JobFinder]
     open_feed: Callable[[], Feed]
+    group_progress: Callable[[str, str, int], list[GroupProgress]]
 
 
 connector: Callable[[Settings], Parts] | None = None

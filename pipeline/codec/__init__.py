@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pipeline.codec import ack_wire
+from pipeline.codec.acks import AckWriter
 from pipeline.codec.commands import decode_json, is_json
 from pipeline.codec.plain import peek_plain
 from pipeline.codec.registry import Codec, Registry, schema_dir
-from pipeline.codec.run_codec import RunCodec
 from pipeline.codec.run_wire import RunHead
+from pipeline.codec.straight import RunCodec, Straight
 from pipeline.core.job import (
     Ack,
     AttemptRecord,
@@ -24,6 +26,7 @@ from pipeline.core.job import (
     Failure,
     GroupGuard,
     Heartbeat,
+    Held,
     Highest,
     InFlight,
     KeyState,
@@ -48,6 +51,7 @@ __all__ = [
     "OFFERED",
     "RUN",
     "TAKEOVER",
+    "AckWriter",
     "Codec",
     "Era",
     "Registry",
@@ -80,6 +84,7 @@ _VALUES: tuple[type, ...] = (
     Failure,
     GroupGuard,
     Heartbeat,
+    Held,
     Highest,
     InFlight,
     KeyState,
@@ -100,7 +105,7 @@ def _codec(value: type[T]) -> Codec[T]:
 RUN = RunCodec(_RELEASED, "dueline.Run", _TYPES)
 COMMAND = _codec(Command)
 KEY_STATE = _codec(KeyState)
-ACK = _codec(Ack)
+ACK = Straight(_RELEASED, "dueline.Ack", _TYPES, ack_wire)
 OFFERED = _codec(Offered)
 EVENT = _codec(Event)
 HEARTBEAT = _codec(Heartbeat)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipeline.codec.run_wire import FRAME
+from pipeline.codec.registry import FRAME
+from pipeline.codec.run_wire import FRAME as CURRENT
+from pipeline.codec.run_wire import OLDER
 from pipeline.codec.wire import Malformed, read_instant
 from pipeline.core.names import legal
 
 ID_LENGTH = 27
 _ID = bytes([ID_LENGTH << 1])
-_BEGIN = FRAME + _ID
-_AT = len(_BEGIN) + ID_LENGTH + len(_ID) + ID_LENGTH
+_FRAMES = frozenset((CURRENT, *OLDER))
+"""All versions begin alike."""
+_AT = FRAME + 2 * (len(_ID) + ID_LENGTH)
 _RUN_1 = 2
 """The number 1 as Avro writes it."""
 _NO_SERIAL = 0
@@ -35,7 +38,7 @@ class PlainRun(NamedTuple):
 
 def peek_plain(id_: bytes, value: bytes) -> PlainRun | None:
     """The head of the plain run of job `id_`; None if these are not the bytes of one."""
-    if len(id_) != ID_LENGTH or not value.startswith(_BEGIN + id_ + _ID + id_):
+    if value[:FRAME] not in _FRAMES or len(id_) != ID_LENGTH or value[FRAME:_AT] != _ID + id_ + _ID + id_:
         return None
     try:
         due_at, at = read_instant(value, _AT)

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from pipeline.config import values
+from pipeline.config.client_keys import check_client_key, secret
 from pipeline.config.dev_store import DEV_STORE_FILE, running_dev_store
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import PAYLOAD_CEILING, PAYLOAD_LIMIT
@@ -28,6 +28,7 @@ __all__ = [
     "KAFKA_PREFIX",
     "LOWEST_SESSION_MS",
     "PREFIX",
+    "SECRET_PREFIX",
     "Settings",
     "Shown",
     "describe",
@@ -43,6 +44,8 @@ T = TypeVar("T")
 
 PREFIX = "DUELINE_"
 KAFKA_PREFIX = "DUELINE_KAFKA__"
+SECRET_PREFIX = "DUELINE_SECRET_"  # noqa: S105 - a name
+"""Followed by a secret's name; its value is read when a job needs it, and is no setting."""
 RATE = re.compile(r"DUELINE_QUEUES__(.+)__RATE")
 DEV_STORE = "dev store"
 """Source of a bootstrap address that was found in the state directory (DESIGN §10)."""
@@ -50,44 +53,6 @@ LOWEST_SESSION_MS = 3000
 """A shorter session lets a pause of the machine look like a crash (DESIGN §10)."""
 MAPPINGS = ("kafka", "queue_rates")
 HIDDEN = "********"
-
-
-# -- librdkafka keys -----------------------------------------------------------------------------------------
-
-_ALLOWED = re.compile(
-    r"security\.protocol|sasl\..+|ssl\..+|enable\.ssl\.certificate\.verification"
-    r"|client\.(id|rack|dns\.lookup)|broker\.address\.(family|ttl)|socket\..+"
-    r"|reconnect\.backoff(\.max)?\.ms|connections\.max\.idle\.ms|metadata\.max\.age\.ms"
-    r"|topic\.metadata\.refresh\.interval\.ms|compression\.(type|codec|level)"
-    r"|fetch\.(message\.)?max\.bytes|queued\.max\.messages\.kbytes|debug|log_level"
-)
-_OWNED: Mapping[str, str] = MappingProxyType(
-    {
-        "bootstrap.servers": "set DUELINE_BOOTSTRAP_SERVERS instead",
-        "metadata.broker.list": "set DUELINE_BOOTSTRAP_SERVERS instead",
-        "group.protocol": "set DUELINE_GROUP_PROTOCOL instead",
-        "session.timeout.ms": "set DUELINE_SESSION_TIMEOUT_MS instead",
-    }
-)
-_SECRET = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config")
-
-
-def secret(key: str) -> bool:
-    """Whether the value of a librdkafka key must never be shown."""
-    return _SECRET.search(key) is not None
-
-
-def _check_client_key(key: str, field_name: str) -> None:
-    """InvalidInput unless the operator may set this librdkafka key.
-
-    An allow-list, since almost every other key (`enable.auto.commit`, `isolation.level`, `transactional.id`,
-    `group.instance.id`, `auto.offset.reset`, `acks`, `enable.idempotence` …) decides whether jobs are lost or
-    doubled, and librdkafka can even load code (`plugin.library.paths`).
-    """
-    if _ALLOWED.fullmatch(key) is None:
-        raise InvalidInput(
-            field_name, f"{key} is owned by the protocol: {_OWNED.get(key, 'it cannot be set')}"
-        )
 
 
 # -- the table -----------------------------------------------------------------------------------------------
@@ -176,7 +141,48 @@ class Settings:
         "Records a second that a dispatcher reads back to measure lateness. 0: off.",
     )
     http_allow: tuple[str, ...] = _setting(
-        (), values.hosts, "Hosts, *.suffixes and networks the `http` handler may call; comma-separated."
+        (),
+        values.hosts,
+        "What `http` may call though it is not public: host, host:port, *.suffix or network; comma-separated.",
+    )
+    http_secrets: tuple[str, ...] = _setting(
+        (),
+        values.bindings,
+        "Secrets that `http` may send, with the host each may go to: NAME@host, comma-separated.",
+    )
+    http_timeout_ms: int = _setting(
+        60_000,
+        values.integer(100, 86_400_000),
+        "How long one call of `http` may take; a payload may ask for less.",
+    )
+    secrets_dir: Path | None = _setting(  # noqa: RUF009 -- a field, not a value
+        None,
+        values.path,
+        "Directory of the secrets that no variable DUELINE_SECRET_… holds: a file each, by its name.",
+    )
+    script_allow: tuple[str, ...] = _setting(
+        (),
+        values.programs,
+        "What `script` may run: absolute paths of files, or of directories (ending in /). Unset: nothing.",
+    )
+    script_env: tuple[str, ...] = _setting(
+        (), values.variables, "Environment variables that a script is given beside ours; comma-separated."
+    )
+    script_cpu_ms: int = _setting(
+        3_600_000,
+        values.integer(1_000, 86_400_000),
+        "CPU time a process of a script may use, in whole seconds.",
+    )
+    script_memory_mb: int = _setting(
+        4096, values.integer(16, 1 << 20), "Address space a process of a script may use, in MiB."
+    )
+    script_files: int = _setting(
+        256, values.integer(8, 1 << 20), "Files a process of a script may have open."
+    )
+    topic_allow: tuple[str, ...] = _setting(
+        (),
+        values.topics,
+        "Topics that `kafka` may append to: names and prefix*; comma-separated. Unset: none.",
     )
     catchup_rate: float | None = _setting(
         None,
@@ -281,10 +287,10 @@ def _client_keys(arguments: Mapping[str, str], sources: dict[str, str]) -> dict[
     for name, value in os.environ.items():
         if name.startswith(KAFKA_PREFIX) and value:
             key = _client_key(name)
-            _check_client_key(key, name)
+            check_client_key(key, name)
             found[key], sources[f"kafka.{key}"] = value, name
     for key, value in arguments.items():
-        _check_client_key(key, f"kafka[{key!r}]")
+        check_client_key(key, f"kafka[{key!r}]")
         found[key], sources[f"kafka.{key}"] = str(value), "argument"
     return found
 
@@ -366,7 +372,7 @@ def unknown_variables() -> list[str]:
         f"{name} is not a setting{_meant(name, known)}"
         for name in sorted(os.environ)
         if name.startswith(PREFIX)
-        and not name.startswith(KAFKA_PREFIX)
+        and not name.startswith((KAFKA_PREFIX, SECRET_PREFIX))
         and not RATE.fullmatch(name)
         and name not in known
     ]

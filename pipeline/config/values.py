@@ -68,15 +68,59 @@ def path(value: object) -> Path:
 
 
 _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_ENDPOINT = re.compile(rf"(?:{_HOST.pattern}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{{1,5}}))?")
+
+
+def listed(value: object) -> tuple[str, ...]:
+    """The parts of a comma-separated text, or of a list."""
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in cast("list[Any]", value)]
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def hosts(value: object) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else [str(part) for part in cast("list[Any]", value)]
-    hosts = tuple(part.strip() for part in parts if part.strip())
-    for host in hosts:
-        if not _HOST.fullmatch(host):
+    """Each is a host, *.suffix or address, with or without a port, or a network."""
+    for host in (hosts := listed(value)):
+        if not _is_endpoint(host):
             _network(host)
     return hosts
+
+
+def _is_endpoint(text: str) -> bool:
+    match = _ENDPOINT.fullmatch(text)
+    return match is not None and 0 < int(match["port"] or 80) < 65536
+
+
+_BINDING = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{0,63})@(?P<host>.+)")
+
+
+def bindings(value: object) -> tuple[str, ...]:
+    """Each is NAME@host, the host as in `hosts`, but no network."""
+    for part in (parts := listed(value)):
+        match = _BINDING.fullmatch(part)
+        if match is None or not _is_endpoint(match["host"]):
+            raise ValueError(f"{part!r} is not NAME@host, NAME@host:port or NAME@*.suffix")
+    return parts
+
+
+def programs(value: object) -> tuple[str, ...]:
+    for part in (parts := listed(value)):
+        if not part.startswith("/") or "\0" in part:
+            raise ValueError(f"{part!r} is no absolute path")
+    return parts
+
+
+def variables(value: object) -> tuple[str, ...]:
+    for part in (parts := listed(value)):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part) or part.startswith("DUELINE_"):
+            raise ValueError(f"{part!r} is no name of an environment variable, or one of ours")
+    return parts
+
+
+def topics(value: object) -> tuple[str, ...]:
+    for part in (parts := listed(value)):
+        if not re.fullmatch(r"[A-Za-z0-9._-]{0,249}\*|[A-Za-z0-9._-]{1,249}", part):
+            raise ValueError(f"{part!r} is neither the name of a topic nor prefix*")
+    return parts
 
 
 def address(value: object) -> str:
@@ -93,4 +137,4 @@ def _network(text: str) -> None:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise ValueError(f"{text!r} is neither a host name, *.suffix nor a network") from None
+        raise ValueError(f"{text!r} is neither a host, host:port, *.suffix nor a network") from None

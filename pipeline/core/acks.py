@@ -110,17 +110,26 @@ class AckTracker:
         start = self.last_start(offset)
         return 0 if start is None else start.starts
 
-    def room(self) -> bool:
-        """Whether one more start keeps the text within 3,500 bytes, however the runs end. Ask before `begin`.
+    def room(self) -> int:
+        """How many more starts keep the text within 3,500 bytes, however the runs end, if they share one token and
+        worker; further ones are for the caller to be sparing with. Ask before `begin`.
 
-        An upper bound: each started offset is written as one start or, once finished, as at most one run.
+        A lower bound: each started offset is written as one start or, once finished, as at most one run.
         """
         digits = len(str(max(self._next, self._ahead_end) - self.mark))
         run = 2 * digits + len("+,")
         start = digits + len(".,") + len(str(len(self._size.holders)))
-        items = self._runs + self._size.count + 1
-        most = _FRAME + items * max(run, start) + self._size.bytes + _NEW_HOLDER + _NEW_REPEAT
-        return most <= WINDOW_LIMIT
+        taken = _FRAME + (self._runs + self._size.count) * max(run, start) + self._size.bytes
+        return max(0, (WINDOW_LIMIT - taken - _NEW_HOLDER) // (max(run, start) + _NEW_REPEAT))
+
+    @property
+    def recovering(self) -> bool:
+        """Whether a predecessor started runs that have not been delivered here yet."""
+        return bool(self._recovered)
+
+    def recovered(self, offset: int) -> Start | None:
+        """What a predecessor started at this offset, which has not been delivered here yet."""
+        return self._recovered.get(offset) if self._recovered else None
 
     def begin(self, offset: int, start: Start) -> None:
         """The started record of a delivered offset is durable. ValueError if it is not unfinished."""
@@ -132,6 +141,17 @@ class AckTracker:
         self._begun += not node.begun
         node.start, node.begun = start, True
         self._size.add(start)
+
+    def forget_start(self, offset: int, earlier: Start | None) -> None:
+        """The latest start of an unfinished offset was given back; `earlier` = what counts of those before it, if
+        anything. ValueError if the offset is not unfinished."""
+        node = self._unfinished(offset)
+        if node.start is not None:
+            self._size.drop(node.start)
+        self._begun -= node.begun
+        node.start, node.begun = earlier, False
+        if earlier is not None:
+            self._size.add(earlier)
 
     def finish(self, offset: int) -> None:
         """A delivered offset is finished, durably. ValueError if it is not unfinished."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.core.errors import Undecodable
-from pipeline.core.handler import DeadEnd, Decision, Retrying
-from pipeline.core.ids import parse_id
+from pipeline.core.handler import DeadEnd, Decision, HandlerSpec, Retrying
+from pipeline.core.ids import check_id
 from pipeline.core.job import Failure, Millis, Run
-from pipeline.core.names import NAME
+from pipeline.core.names import legal
 
 MINUTE_MS = 60_000
 """How long a run goes home whose handler nobody knows; how often such a handler is told of."""
@@ -47,13 +47,26 @@ def nobody_knows(run: Run) -> DeadEnd:
     return DeadEnd(reason="unknown_handler", error=Failure(type="UnknownHandler", message=problem))
 
 
+def too_old(spec: HandlerSpec, run: Run, now: int) -> DeadEnd | None:
+    """The end of a run that is too late to start, at the store's time `now`; None if it may.
+
+    Its age counts from the instant that the job was meant for. A retry or a snooze moves the run and not that instant:
+    what a `max_age` says is that the effect is worth nothing any more. A requeue is meant for now.
+    """
+    limit, age = spec.max_age_ms, now - run.nominal_at
+    if limit is None or age <= limit:
+        return None
+    problem = f"{age / 1000:g} s after the instant it was meant for, of {limit / 1000:g} s at most"
+    return DeadEnd(reason="max_age", error=Failure(type="TooOld", message=problem))
+
+
 def check_run(run: Run, *, key: bytes | None, queue: str) -> Run:
     """`run` itself if a dispatcher can have written it here; Undecodable if it came from elsewhere."""
-    parse_id(run.occurrence_id)
+    check_id(run.occurrence_id)
     if run.job_id != run.occurrence_id:
-        parse_id(run.job_id)
+        check_id(run.job_id)
     if run.run < 1 or run.queue != queue or key != run.occurrence_id.encode():
         raise Undecodable(f"run {run.run} of queue {run.queue[:80]!r} under key {key!r} is not ours")
-    if not NAME.fullmatch(run.handler):
+    if not legal(run.handler):
         raise Undecodable(f"{run.handler[:80]!r} is no name of a handler")
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,7 +64,6 @@ class Context:
     attempt: int
     idempotency_key: str
     token: int
-    logger: logging.LoggerAdapter[logging.Logger]
     side: Side
     key: str | None = None
     queue: str = "default"
@@ -72,6 +71,11 @@ class Context:
     headers: Mapping[str, str] = field(default_factory=dict)
     last_success_at: datetime | None = None
     """When the schedule's last successful occurrence was due; None for other jobs, or if there is none."""
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Logs as `dueline.job.<handler>` with the ids of this attempt, and keeps the last lines with it."""
+        return RunLogger(self)
 
     @property
     def cancelled(self) -> bool:
@@ -109,3 +113,28 @@ def _bytes(value: bytes | str) -> bytes:
 
 def _maybe(value: bytes | str | None) -> bytes | None:
     return None if value is None else _bytes(value)
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """Of one attempt; see `Context.logger`."""
+
+    def __init__(self, context: Context) -> None:
+        ids = {"job": context.job_id, "run": context.run, "attempt": context.attempt}
+        super().__init__(logging.getLogger(f"dueline.job.{context.handler}"), ids)
+        self._side = context.side
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.isEnabledFor(level):
+            self._side.log(f"{logging.getLevelName(level)} {_formatted(msg, args)}")
+        super().log(level, msg, *args, **kwargs)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def _formatted(msg: object, args: tuple[object, ...]) -> str:
+    try:
+        return str(msg) % args if args else str(msg)
+    except Exception:  # noqa: BLE001 - logging itself reports what is wrong with the arguments
+        return str(msg)

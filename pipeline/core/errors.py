@@ -6,7 +6,10 @@ protocol (retry the step, take over anew, rebuild the clients, stop the partitio
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pipeline.core.job import Failure
 
 
 class DuelineError(Exception):
@@ -49,6 +52,17 @@ class StoreUnreachable(DuelineError):
     """Start the store, or point DUELINE_BOOTSTRAP_SERVERS at it, and call again."""
 
     exit_code = 5
+
+
+class JobFailed(DuelineError):
+    """Look at the job: it ended without a result. `status` is how (dead, cancelled, stopped, skipped), `error` why."""
+
+    def __init__(self, job_id: str, status: str, error: Failure | None) -> None:
+        self.job_id = job_id
+        self.status = status
+        self.error = error
+        lines = f"{error.type}: {error.message}".splitlines() if error is not None else []
+        super().__init__(f"job {job_id} is {status}" + (f": {lines[0]}" if lines else ""))
 
 
 # -- what an owner of partitions must do --------------------------------------------------------------------

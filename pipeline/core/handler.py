@@ -1,214 +1,59 @@
-"""Handlers: what a user registers, what a handler may answer, and what becomes of a run (DESIGN §7, §9)."""
+"""What becomes of a run, by what its handler answered (DESIGN §7). What a handler may be stands in `registry`, what it
+may answer in `verbs`; both are handed on from here."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import StrEnum
-from typing import Any
+from types import CoroutineType
 
-from pipeline.core.errors import InvalidInput
 from pipeline.core.job import LATEST, Failure, Millis, Run
-from pipeline.core.names import check_name
-from pipeline.core.retry import Jitter, RetryPolicy, backoff
-from pipeline.core.times import parse_duration
+from pipeline.core.registry import DEFAULT_MAX_ATTEMPTS, HandlerSpec, Pool, Registry
+from pipeline.core.retry import Jitter, backoff
+from pipeline.core.times import Duration
+from pipeline.core.verbs import (
+    Cancel,
+    Dead,
+    Fenced,
+    InvalidPayload,
+    RemoteError,
+    Retry,
+    Snooze,
+    Stopped,
+    TimedOut,
+)
 
-DEFAULT_MAX_ATTEMPTS = 5
+__all__ = [
+    "DEFAULT_MAX_ATTEMPTS",
+    "RESULT_LIMIT",
+    "Cancel",
+    "Cancelled",
+    "Dead",
+    "DeadEnd",
+    "Decision",
+    "Duration",
+    "Fenced",
+    "HandlerSpec",
+    "InvalidPayload",
+    "Pool",
+    "Registry",
+    "RemoteError",
+    "Retry",
+    "Retrying",
+    "Snooze",
+    "Stopped",
+    "Succeeded",
+    "TimedOut",
+    "decide",
+    "encode_result",
+    "failure_of",
+]
+
 RESULT_LIMIT = 64 * 1024
 """Bytes of a result's JSON (DESIGN §3)."""
 _MESSAGE_LIMIT = 2_000
 _TRACE_LIMIT = 16_000
-_DEFAULT_RETRY = RetryPolicy()
-
-Duration = str | timedelta | float
-"""As `times.parse_duration` reads it: `10m`, a timedelta, or a number of seconds."""
-
-
-# -- what a handler may return or raise ---------------------------------------------------------------------
-
-
-class Retry(Exception):
-    """The attempt failed: try again after this time, or by the back-off if None. Spends an attempt.
-
-    `raise Retry(after="1m") from error` records the error. InvalidInput if the duration is malformed.
-    """
-
-    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
-        super().__init__(reason)
-        self.after_ms = None if after is None else parse_duration("after", after)
-
-
-class Snooze(Exception):
-    """Not now: run again after this time. Spends no attempt. InvalidInput if the duration is malformed."""
-
-    def __init__(self, *, for_: Duration) -> None:
-        super().__init__()
-        self.for_ms = parse_duration("for_", for_)
-
-
-class Cancel(Exception):
-    """There is nothing left to do: end the job as cancelled."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Dead(Exception):
-    """No further attempt can succeed: end the job as dead, now."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class InvalidPayload(Dead):
-    """The payload can never fit the handler: no further attempt can succeed."""
-
-
-class TimedOut(Exception):
-    """The handler did not come back within its time."""
-
-
-class Stopped(Exception):
-    """The run was stopped from outside, and its handler ended for it."""
-
-
-# -- what a user registers ----------------------------------------------------------------------------------
-
-
-class Pool(StrEnum):
-    """Where a handler runs. `async def` handlers always run on the event loop."""
-
-    THREAD = "thread"
-    PROCESS = "process"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSpec:
-    """A registered handler. `timeout_ms` None = no limit; a job's own `max_attempts` and `timeout` win.
-
-    `concurrency` = how many of its runs one worker process runs at a time; `max_age_ms` = how long after its due time
-    a run may still start.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    asynchronous: bool
-    whole_payload: bool
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    timeout_ms: int | None = None
-    retry: RetryPolicy = _DEFAULT_RETRY
-    pool: Pool = Pool.THREAD
-    concurrency: int | None = None
-    max_age_ms: int | None = None
-    aliases: tuple[str, ...] = ()
-
-    def invoke(self, context: object, payload: object) -> Any:
-        """Call the handler; an asynchronous one gives a coroutine. TypeError if the payload does not fit."""
-        if self.whole_payload:
-            return self.function(context, payload)
-        if payload is None:
-            return self.function(context)
-        if not isinstance(payload, dict):
-            raise TypeError(
-                f"handler {self.name} takes its payload as named arguments, so it must be a JSON object,"
-                f" not {type(payload).__name__}"
-            )
-        return self.function(context, **payload)
-
-
-class Registry:
-    """Handlers by name, without a connection: what a module declares and a worker runs."""
-
-    def __init__(self) -> None:
-        self._specs: dict[str, HandlerSpec] = {}
-
-    def add(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        timeout: Duration | None = None,
-        retry: RetryPolicy = _DEFAULT_RETRY,
-    ) -> HandlerSpec:
-        """Register `function`. InvalidInput if name, function or a limit is illegal, or the name is taken."""
-        if max_attempts < 1:
-            raise InvalidInput("max_attempts", f"{max_attempts} is less than 1")
-        spec = HandlerSpec(
-            name=check_name("handler", name),
-            function=function,
-            asynchronous=_is_asynchronous(function),
-            whole_payload=_takes_whole_payload(name, function),
-            max_attempts=max_attempts,
-            timeout_ms=_timeout(timeout),
-            retry=retry,
-        )
-        return self._put(spec)
-
-    def get(self, name: str) -> HandlerSpec | None:
-        return self._specs.get(name)
-
-    def names(self) -> tuple[str, ...]:
-        """All names, sorted."""
-        return tuple(sorted(self._specs))
-
-    def include(self, other: Registry) -> None:
-        """Take over all handlers of another registry; InvalidInput if a name is taken by a different one."""
-        for spec in other._specs.values():
-            self._put(spec)
-
-    def _put(self, spec: HandlerSpec) -> HandlerSpec:
-        known = self._specs.setdefault(spec.name, spec)
-        if known != spec:
-            raise InvalidInput("handler", f"{spec.name!r} is already registered for {_place(known.function)}")
-        return known
-
-
-def _is_asynchronous(function: Callable[..., Any]) -> bool:
-    # An instance is asynchronous if its __call__ is.
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - the method itself is asked for
-    )
-
-
-def _takes_whole_payload(name: str, function: Callable[..., Any]) -> bool:
-    """Whether the second parameter gets the payload whole. Annotations with a model will join here."""
-    if not callable(function):
-        raise InvalidInput("handler", f"{name!r} is given {function!r}, which cannot be called")
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in _POSITIONAL]
-    if not parameters:
-        raise InvalidInput("handler", f"{_place(function)} must take the context as its first parameter")
-    return len(parameters) > 1 and parameters[1].name == "payload"
-
-
-_POSITIONAL = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
-
-
-def _timeout(timeout: Duration | None) -> int | None:
-    if timeout is None:
-        return None
-    milliseconds = parse_duration("timeout", timeout)
-    if milliseconds == 0:
-        raise InvalidInput("timeout", "it must be more than zero; leave it out for no limit")
-    return milliseconds
-
-
-def _place(function: Callable[..., Any]) -> str:
-    module = getattr(function, "__module__", None)
-    return f"{module}.{getattr(function, '__qualname__', repr(function))}"
-
-
-# -- what becomes of a run ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +75,8 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadEnd:
-    """The job goes to `dead`. `reason` is a word for machines: `max_attempts` or `dead_by_handler`."""
+    """The job goes to `dead`. `reason` is a word for machines: `max_attempts`, `dead_by_handler`, `invalid_payload`,
+    `max_age` …"""
 
     reason: str
     error: Failure
@@ -238,7 +84,7 @@ class DeadEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """The job ends as cancelled, by its handler."""
+    """The job ends as cancelled: by its handler or a sink that fenced it, or `stopped` from outside."""
 
     reason: str
 
@@ -256,25 +102,50 @@ def decide(
     random: Jitter,
 ) -> Decision:
     """What becomes of a run whose handler returned `value` or raised `error`, at the store's time `now`."""
-    match error if error is not None else value:
+    if error is None and not isinstance(value, BaseException | CoroutineType):
+        return Succeeded(result=encode_result(value))
+    match value if error is None else error:
         case Snooze(for_ms=wait):
             return Retrying(at=_after(now, wait), failures=run.failures, error=None, spends=False)
         case Cancel(reason=reason):
             return Cancelled(reason=_text(reason)[:_MESSAGE_LIMIT])
+        case InvalidPayload() as verdict:
+            return DeadEnd(reason="invalid_payload", error=failure_of(verdict))
         case Dead() as verdict:
             return DeadEnd(reason="dead_by_handler", error=failure_of(verdict))
         case Retry(after_ms=wait) as verdict:
-            return _failed(spec, run, verdict, wait, now, random)
+            return _failed(spec, run, failure_of(verdict), wait, now, random)
+        case CoroutineType() as coroutine:
+            coroutine.close()  # else Python warns of it, at a place that helps nobody
+            problem = Failure(
+                type="NotAwaited", message=f"{spec.name} returned a coroutine that nobody awaits"
+            )
+            return _failed(spec, run, problem, None, now, random)
         case _ if error is not None:
-            return _failed(spec, run, error, None, now, random)
-        case result:
+            return _raised(spec, run, error, now, random)
+        case result:  # an exception that is no verb, returned: no JSON, but done
             return Succeeded(result=encode_result(result))
+
+
+def _raised(spec: HandlerSpec, run: Run, error: BaseException, now: int, random: Jitter) -> Decision:
+    """What becomes of a run whose handler raised what is no verb."""
+    match error:
+        case Stopped():
+            return Cancelled(reason="stopped")
+        case TimedOut():
+            limit = (run.timeout_ms or spec.timeout_ms or 0) / 1000
+            late = Failure(type="TimedOut", message=f"{spec.name} did not come back within {limit:g} s")
+            return _failed(spec, run, late, None, now, random)
+        case _:
+            return _failed(spec, run, failure_of(error), None, now, random)
 
 
 def failure_of(error: BaseException) -> Failure:
     """An exception as data; of a verb raised `from` an error, that error."""
     if isinstance(error, (Retry, Dead)) and error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, RemoteError):
+        return error.failure
     return Failure(
         type=_text(type(error).__qualname__),
         message=_text(error)[:_MESSAGE_LIMIT],
@@ -301,15 +172,15 @@ def encode_result(value: object) -> bytes | None:
 
 
 def _failed(
-    spec: HandlerSpec, run: Run, error: BaseException, wait: int | None, now: int, random: Jitter
+    spec: HandlerSpec, run: Run, error: Failure, wait: int | None, now: int, random: Jitter
 ) -> Decision:
     failures = run.failures + 1
     limit = spec.max_attempts if run.attempt_limit is None else run.attempt_limit
     if failures >= limit:
-        return DeadEnd(reason="max_attempts", error=failure_of(error))
+        return DeadEnd(reason="max_attempts", error=error)
     if wait is None:
         wait = backoff(spec.retry, failures, random)
-    return Retrying(at=_after(now, wait), failures=failures, error=failure_of(error), spends=True)
+    return Retrying(at=_after(now, wait), failures=failures, error=error, spends=True)
 
 
 def _after(now: int, wait: int) -> Millis:

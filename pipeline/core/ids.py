@@ -134,6 +134,15 @@ def command_job_id(due_at: int, command: uuid.UUID | str) -> str:
     return anonymous_id(due_at, _sha256_start(text, 10))
 
 
+_ANONYMOUS = re.compile(r"j[0-7][0-9a-hjkmnp-tv-z]{25}")
+
+
+def check_id(text: str) -> None:
+    """What `parse_id` checks of any id, without making anything of it. Undecodable."""
+    if _ANONYMOUS.fullmatch(text) is None:
+        parse_id(text)
+
+
 def parse_id(text: str) -> AnonymousId | KeyedId | ScheduleOccurrence:
     """Any job or occurrence id, by its form; Undecodable on everything else."""
     match text[:2]:

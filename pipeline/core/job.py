@@ -53,11 +53,37 @@ class AckState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt failed, as data: never an object to be unpickled."""
+
+    type: str
+    message: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt in the history of an occurrence, which runs and dead letters carry.
+
+    `worker` "" and `token` 0: not known. `at` = when it ended, epoch ms. `outcome`: an AckState, or "lost".
+    """
+
+    run: int
+    attempt: int
+    worker: str
+    token: int
+    at: int
+    outcome: str
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One emission of an occurrence: the value of `j/` and `r/` records and of the work topic (schemas/run.avsc).
 
     Times are epoch milliseconds. `due_at` is when this run is due (a retry's is later than its job's),
-    `nominal_at` when the occurrence was meant. `attempt_limit` None = the handler's own.
+    `nominal_at` when the occurrence was meant. `attempt_limit` None = the handler's own. `history` has the attempts
+    of earlier runs, oldest first, cut short; a requeue begins a new one.
     """
 
     job_id: str
@@ -78,15 +104,7 @@ class Run:
     timeout_ms: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why an attempt failed, as data: never an object to be unpickled."""
-
-    type: str
-    message: str
-    trace: str | None = None
+    history: tuple[AttemptRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,19 +150,6 @@ class Highest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRecord:
-    """One line of the attempt history that a dead letter carries."""
-
-    run: int
-    attempt: int
-    worker: str
-    token: int
-    at: int
-    outcome: str
-    error: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A record on `dead`: a run that ended dead (`run` set), or bytes nobody can read (`value` and place set)."""
 
@@ -171,7 +176,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """One run in a heartbeat."""
+    """One run in a heartbeat; `progress_permille` is 0 to 1000."""
 
     occurrence_id: str
     run: int
@@ -179,6 +184,20 @@ class InFlight:
     token: int
     handler: str
     started_at: int
+    progress_permille: int | None = None
+    note: str | None = None
+    timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One run in a heartbeat that `worker` executes and will finish, though its partition is ours by now."""
+
+    occurrence_id: str
+    run: int
+    token: int
+    worker: str
+    work_partition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +216,8 @@ class Heartbeat:
     handlers: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
+    held: tuple[Held, ...] = ()
+    parked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

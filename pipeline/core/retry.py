@@ -7,11 +7,12 @@ jobs that failed together best, at the least work for the resource they failed o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import Millis
+from pipeline.core.times import Duration, parse_duration
 
 
 class Jitter(Protocol):
@@ -22,19 +23,27 @@ class Jitter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The n-th failure waits from 0 to base_ms * factor**(n - 1), at most cap_ms. InvalidInput if absurd."""
+    """The n-th failure in a row waits from 0 to base * factor**(n - 1), at most cap:
+    `RetryPolicy(base="5s", factor=3, cap="10m")`.
 
-    base_ms: int = 1_000
+    `base` and `cap` are durations. InvalidInput naming the option if it is malformed or absurd.
+    """
+
+    base: Duration = "1s"
     factor: float = 2.0
-    cap_ms: int = 3_600_000
+    cap: Duration = "1h"
+    base_ms: Millis = field(init=False, repr=False, default=Millis(0))
+    cap_ms: Millis = field(init=False, repr=False, default=Millis(0))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "base_ms", parse_duration("base", self.base))
+        object.__setattr__(self, "cap_ms", parse_duration("cap", self.cap))
         if self.base_ms < 1:
-            raise InvalidInput("base_ms", f"{self.base_ms} is less than 1")
-        if not 1 <= self.factor < math.inf:
-            raise InvalidInput("factor", f"{self.factor} is not a number from 1 up")
+            raise InvalidInput("base", "it must be more than zero")
+        if not (isinstance(self.factor, int | float) and 1 <= self.factor < math.inf):
+            raise InvalidInput("factor", f"{self.factor!r} is not a number from 1 up")
         if self.cap_ms < self.base_ms:
-            raise InvalidInput("cap_ms", f"{self.cap_ms} is less than base_ms {self.base_ms}")
+            raise InvalidInput("cap", f"{self.cap!r} is less than base {self.base!r}")
 
 
 def backoff(policy: RetryPolicy, failures: int, random: Jitter) -> Millis:

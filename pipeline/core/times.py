@@ -12,6 +12,9 @@ from decimal import ROUND_CEILING, Decimal
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import EARLIEST, LATEST, Millis
 
+Duration = str | timedelta | float
+"""As `parse_duration` reads it: `10m`, a timedelta, or a number of seconds."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = Millis(200 * 366 * 86_400_000)

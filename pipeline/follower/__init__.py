@@ -4,18 +4,23 @@ Nothing here belongs to a group or owns anything. Reads are filtered while they 
 matches, not what is stored.
 """
 
+from pipeline.follower.dead import Letter, WantedLetters
 from pipeline.follower.job import View
 from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_live
 from pipeline.follower.model import FRESH_MS, Follower
 from pipeline.follower.trail import headers_of
 from pipeline.follower.values import shown_instant
+from pipeline.follower.watch import Watch
 
 __all__ = [
     "FRESH_MS",
     "Backlog",
     "Follower",
+    "Letter",
     "View",
     "Wanted",
+    "WantedLetters",
+    "Watch",
     "fold_backlog",
     "fold_live",
     "headers_of",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pipeline.core.attempts import STOPPED, fold_attempts, last_word, outcome_of
 from pipeline.core.errors import Undecodable
 from pipeline.core.ids import KeyedId, parse_id
 from pipeline.core.job import Ack, AckState, JobStatus, Run
 from pipeline.follower.trail import Trail
-from pipeline.follower.values import readable_ack, readable_run, shown_instant
+from pipeline.follower.values import readable_ack, readable_run, shown_error, shown_instant, shown_json
 from pipeline.ports import Record
 
 View = dict[str, Any]
@@ -48,9 +48,8 @@ class Story(NamedTuple):
 
     @property
     def last(self) -> Ack | None:
-        """The last word on the last attempt of the last run."""
-        attempts = fold_attempts(self.acks).get(max(self.runs), {}) if self.runs else {}
-        return attempts[max(attempts)] if attempts else None
+        """The last word on the last run."""
+        return last_word(fold_attempts(self.acks).get(self.highest_run, {}))
 
 
 def fold_runs(records: Iterable[Record], trail: Trail) -> dict[int, Emitted]:
@@ -93,18 +92,6 @@ def fold_acks(records: Iterable[Record], occurrence_id: str | None) -> list[Ack]
     return [ack for ack in found if ack is not None]
 
 
-def fold_attempts(acks: Iterable[Ack]) -> dict[int, dict[int, Ack]]:
-    """The last word on each attempt, by run and attempt: a terminal ack outranks every start of its run,
-    whatever the order (DESIGN §3)."""
-    attempts: dict[int, dict[int, Ack]] = {}
-    for ack in acks:
-        of_run = attempts.setdefault(ack.run, {})
-        known = of_run.get(ack.attempt)
-        if known is None or ack.state.terminal or not known.state.terminal:
-            of_run[ack.attempt] = ack
-    return attempts
-
-
 def status_of(story: Story) -> JobStatus:
     """`cancelled` means that it did not fire: what was cancelled after that is stopped. (A handler may cancel its
     own job too; that is told by its ack.)"""
@@ -117,7 +104,13 @@ def status_of(story: Story) -> JobStatus:
         return JobStatus.STOPPED
     if trail.end is not None and trail.end in _ENDED:
         return _ENDED[trail.end]
-    return JobStatus.QUEUED if last is None else _ATTEMPTED[last.state]
+    if last is None:
+        return JobStatus.QUEUED
+    return JobStatus.STOPPED if _was_stopped(last) else _ATTEMPTED[last.state]
+
+
+def _was_stopped(ack: Ack) -> bool:
+    return ack.state is AckState.CANCELLED and ack.error is not None and ack.error.type == STOPPED
 
 
 _ENDED = {
@@ -150,7 +143,7 @@ def job_view(story: Story) -> View:
         "due_at": shown and shown_instant(shown.due_at),
         "key": shown and shown.key,
         "queue": shown.queue if shown else trail.work and trail.work.queue,
-        "result": _result(story.last),
+        "result": result_of(story.last),
         "runs": [
             {
                 "run": number,
@@ -162,37 +155,24 @@ def job_view(story: Story) -> View:
     }
 
 
-def _result(last: Ack | None) -> Any:
-    return None if last is None or last.result is None else _json(last.result)
-
-
-def _json(stored: bytes) -> Any:
-    """The stored JSON; as text if it is none, or none that can be written again (NaN, a lone surrogate)."""
-    try:
-        value = json.loads(stored)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return stored.decode(errors="replace")
-    return value
+def result_of(last: Ack | None) -> Any:
+    """What the handler returned, from its ack."""
+    return None if last is None or last.result is None else shown_json(last.result)
 
 
 def _attempts_view(attempts: Mapping[int, Ack]) -> list[View]:
-    latest = max(attempts, default=0)
-    ended = any(ack.state.terminal for ack in attempts.values())
-    return [_attempt_view(attempts[n], over=ended or n < latest) for n in sorted(attempts)]
+    return [_attempt_view(attempts[token], outcome_of(attempts, token)) for token in sorted(attempts)]
 
 
-def _attempt_view(ack: Ack, *, over: bool) -> View:
-    """`over`: the run went on without this attempt, so one that never finished was lost with its worker."""
-    finished = ack.state is not AckState.STARTED
-    started = ack.started_at if ack.started_at is not None else ack.at
-    return {
+def _attempt_view(ack: Ack, outcome: str | None) -> View:
+    started = ack.at if ack.state is AckState.STARTED else ack.started_at
+    view = {
         "attempt": ack.attempt,
         "worker": ack.worker,
         "token": str(ack.token),
-        "started_at": shown_instant(started),
-        "finished_at": shown_instant(ack.at) if finished else None,
-        "outcome": str(ack.state) if finished else "lost" if over else None,
-        "error": ack.error
-        and {"type": ack.error.type, "message": ack.error.message, "trace": ack.error.trace},
+        "started_at": None if started is None else shown_instant(started),
+        "finished_at": None if ack.state is AckState.STARTED else shown_instant(ack.at),
+        "outcome": outcome,
+        "error": shown_error(ack.error),
     }
+    return view if ack.log_tail is None else {**view, "log": ack.log_tail}

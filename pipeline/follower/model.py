@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pipeline.core.errors import InvalidInput, NotFound, Undecodable
 from pipeline.core.job import Ack, Run
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.follower.dead import Letter, WantedLetters, read_letters, read_runs
 from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
 from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
 from pipeline.follower.trail import Trail, fold_trail
 from pipeline.follower.values import shown_instant
+from pipeline.follower.watch import Watch
 from pipeline.follower.why import Reason, Surroundings, reason_of
 from pipeline.heartbeat import Seen, read_fleet
 from pipeline.ports import Reader
@@ -20,6 +22,8 @@ from pipeline.ports import Reader
 FRESH_MS = 5_000
 """Age of a heartbeat up to which its process counts as alive in what is shown; no decision rests on it."""
 
+DECIDED_MS = 2_000
+"""How long a job that cannot be found is waited for while a transaction hides what was appended last."""
 _NOTHING = "nothing is stored under this id (what ended over 7 days ago is no longer kept)"
 _NOTHING_READABLE = "what is stored under this id is no record of a job"
 _NOT_EXECUTED = "its create command waits for the owner of its partition"
@@ -51,6 +55,10 @@ class Follower:
             raise NotFound(f"{job_id}: what it was made of is no longer kept")
         return run, story.highest_run
 
+    def watch(self, job_id: str) -> Watch:
+        """The job, to be looked at again and again at little cost. InvalidInput('id') if that is none."""
+        return Watch(reader=self._reader, names=self._names, layout=self._layout, job_id=job_id)
+
     def _story(self, job_id: str) -> Story:
         trail = self._trail(job_id)
         runs, acks = self._fired(trail)
@@ -60,7 +68,12 @@ class Follower:
 
     def _trail(self, job_id: str) -> Trail:
         home = self._home(job_id)
-        return fold_trail(self._reader.read(self._names.jobs, home), job_id)
+        trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
+        if not trail.known:
+            # Created a moment ago, it may still stand behind somebody's open transaction.
+            self._reader.decided(self._names.jobs, home, DECIDED_MS)
+            trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
+        return trail
 
     def _home(self, job_id: str) -> int:
         try:
@@ -108,6 +121,15 @@ class Follower:
             for view in fold_live(self._reader.read(self._names.jobs, partition), wanted)
         )
         return map(_dated, found if limit is None else heapq.nsmallest(limit, found, key=by_due))
+
+    def letters(self, wanted: WantedLetters, *, payload: bool = False) -> list[Letter]:
+        """Dead letters of jobs that were not requeued since, and of what nobody could read, the latest first
+        (schemas/cli/dead_list.json)."""
+        return read_letters(self._reader, self._names.dead, wanted, payload=payload)
+
+    def dead_runs(self, letters: Iterable[Letter]) -> Iterator[tuple[Letter, Run]]:
+        """The runs of these letters as they are to be requeued, payloads and all; not in their order."""
+        return read_runs(self._reader, self._names.dead, letters)
 
     def backlog(self, partition: int) -> Backlog:
         """What one partition of `jobs` still owes; reads all of it."""

@@ -10,17 +10,18 @@ from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.ids import KeyedId, keyed_id, occurrence_of_keyed, parse_id
-from pipeline.core.job import KeyState, Run
+from pipeline.core.job import Event, KeyState, Run
 from pipeline.follower.values import (
     headers_of,
     place_of,
     readable_command,
+    readable_event,
     readable_key_state,
     readable_run,
 )
 from pipeline.ports import Record
 
-__all__ = ["Place", "Trail", "fold_trail", "headers_of"]
+__all__ = ["Fold", "Place", "Trail", "fold_of", "fold_trail", "headers_of"]
 
 BEFORE_TOMBSTONE_MS = 60_000
 """How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
@@ -57,6 +58,8 @@ class Trail:
     """Whether anything readable stands under its keys."""
     unreadable: bool = False
     """Whether a record under its keys cannot be decoded; its owner moves such a record to `dead`."""
+    stop: Event | None = None
+    """That it was stopped, while no requeue took that back."""
     commands: set[bytes] = field(default_factory=set)
     """Create commands of this keyed job that no owner has executed yet."""
 
@@ -80,14 +83,18 @@ class Trail:
 
 def fold_trail(records: Iterable[Record], job_id: str) -> Trail:
     """What the records of its home partition say about one job. Undecodable if `job_id` is no id."""
-    parsed = parse_id(job_id)
-    fold = _KeyedFold(job_id, parsed) if isinstance(parsed, KeyedId) else _Fold(job_id)
-    for record in records:
-        fold.take(record.key() or b"", record)
+    fold = fold_of(job_id)
+    fold.take_all(records)
     return fold.trail
 
 
-class _Fold:
+def fold_of(job_id: str) -> Fold:
+    """A fold to be fed with the records of the home partition of `job_id`. Undecodable if that is no id."""
+    parsed = parse_id(job_id)
+    return _KeyedFold(job_id, parsed) if isinstance(parsed, KeyedId) else Fold(job_id)
+
+
+class Fold:
     """Of a job with one record key, `j/`, and `a/` once it was changed."""
 
     def __init__(self, job_id: str) -> None:
@@ -95,12 +102,25 @@ class _Fold:
         self._own = (keys.job_key(job_id), keys.changed_key(job_id))
         self._retries = f"r/{job_id}/".encode()
         self._counted = keys.highest_key(job_id)
+        self._stopped = keys.stopped_key(job_id)
+
+    def take_all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.take(record.key() or b"", record)
+
+    def pin(self) -> None:
+        """What is known by now is the job that is meant, whoever gets its key after it."""
 
     def take(self, key: bytes, record: Record) -> None:
         if key in self._own or key.startswith(self._retries):
             self._run(key, record, readable_run(record.value()))
         elif key == self._counted:
             self._emitted(record)
+        elif key == self._stopped:
+            self._stop(record)
+
+    def _stop(self, record: Record) -> None:
+        self.trail.stop = readable_event(record.value())
 
     def _emitted(self, record: Record) -> None:
         """An owner's note of the highest run."""
@@ -113,6 +133,8 @@ class _Fold:
             return
         trail = self.trail
         trail.known = True
+        if highest.run > trail.highest and trail.end is not None:
+            trail.end = "fired"  # it goes on, however an earlier run of it ended
         trail.highest = max(trail.highest, highest.run)
         if trail.work is None:
             trail.work = Place(highest.queue, highest.work_partition, 0)
@@ -157,7 +179,7 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= RUN_DIGITS else 1
 
 
-class _KeyedFold(_Fold):
+class _KeyedFold(Fold):
     """Of a keyed job: `k/<key>` is its state, under a key of which its id holds no more than a hash, and each
     incarnation is another job. Without one in the id the last is meant."""
 
@@ -168,7 +190,11 @@ class _KeyedFold(_Fold):
         self._wanted = parsed.incarnation
         self._current: int | None = None
         """Incarnation of the last state read."""
-        self._runs = (f"r/{parsed.id}.".encode(), f"h/{parsed.id}.".encode())
+        self._runs = tuple(f"{letter}/{parsed.id}.".encode() for letter in "rhx")
+
+    def pin(self) -> None:
+        if self._wanted is None:
+            self._wanted = self.trail.incarnation
 
     def take(self, key: bytes, record: Record) -> None:
         if key.startswith(keys.KEYED):
@@ -231,6 +257,8 @@ class _KeyedFold(_Fold):
             return
         if key.startswith(keys.RETRY):
             self._run(key, record, readable_run(record.value()))
+        elif key.startswith(keys.STOPPED):
+            self._stop(record)
         else:
             self._emitted(record)
 

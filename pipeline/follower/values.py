@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from pipeline import codec
 from pipeline import view as views
 from pipeline.core.errors import InvalidInput, Undecodable
-from pipeline.core.job import Ack, Command, KeyState, Run
+from pipeline.core.job import Ack, Command, Event, Failure, KeyState, Run
 from pipeline.core.names import check_name
 from pipeline.core.times import format_instant
 from pipeline.ports import Record
@@ -38,6 +41,14 @@ def readable_key_state(value: bytes | None) -> KeyState | None:
         return None
 
 
+def readable_event(value: bytes | None) -> Event | None:
+    """The event; None for a tombstone and for what nobody can read."""
+    try:
+        return codec.EVENT.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
 def readable_command(record: Record) -> Command | None:
     """The command of a `c/` record; None for a tombstone and for what nobody can read."""
     value = record.value()
@@ -64,6 +75,20 @@ def place_of(text: str) -> tuple[str, int] | None:
         return check_name("queue", queue), int(number)
     except InvalidInput:
         return None
+
+
+def shown_json(stored: bytes) -> Any:
+    """The stored JSON; as text if it is none, or none that can be written again (NaN, a lone surrogate)."""
+    try:
+        value = json.loads(stored)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return stored.decode(errors="replace")
+    return value
+
+
+def shown_error(error: Failure | None) -> dict[str, str | None] | None:
+    return None if error is None else {"type": error.type, "message": error.message, "trace": error.trace}
 
 
 def shown_instant(ms: int) -> str:

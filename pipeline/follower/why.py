@@ -129,7 +129,7 @@ def _queued(story: Story, around: Surroundings) -> tuple[str, str]:
     if fired is None:
         return "worker", "it fired; its run is not readable yet, or no longer kept"
     run = fired.run
-    told = f"run {run.run} fired at {shown_instant(fired.at)}"
+    told = f"run {run.run} fired at {shown_instant(fired.at)}{_asked_to_stop(story)}"
     workers = around.workers(run.queue)
     if not workers:
         return "worker", f"{told}; no live worker takes the queue {run.queue}: start `dueline worker`"
@@ -153,6 +153,13 @@ def _held_by(run: Run, place: int, told: str, around: Surroundings) -> tuple[str
         return "worker", f"{told}; worker {name} is {owned.state} partition {place} of the queue {run.queue}"
     busy = len(seen.heartbeat.in_flight)
     return "worker", f"{told}; worker {name} has it and starts it in its turn; it runs {_runs(busy)} now"
+
+
+def _asked_to_stop(story: Story) -> str:
+    stop = story.trail.stop
+    if stop is None or (stop.run or 0) < story.highest_run:
+        return ""
+    return f"; it was asked to stop at {shown_instant(stop.at)}"
 
 
 def _serial_before(fired: Emitted, place: int, around: Surroundings) -> int:
@@ -190,7 +197,16 @@ def _attempted(story: Story, around: Surroundings) -> tuple[str, str]:
     told = f"worker {last.worker} started attempt {last.attempt} of run {last.run} at {started}"
     if around.process(last.worker) is None:
         return "worker", f"{told} and is not alive any more; the next owner of its partition starts it again"
-    return "attempt", f"{told} and is running it"
+    return "attempt", f"{told} and is running it{_held(story, last, around)}{_asked_to_stop(story)}"
+
+
+def _held(story: Story, last: Ack, around: Surroundings) -> str:
+    """That another worker has its partition by now, and leaves the run to who has started it (DESIGN §7, lease)."""
+    work = story.trail.work
+    owner = None if work is None else around.owner(around.names.work(work.queue), work.partition)
+    if work is None or owner is None or owner[0].heartbeat.process == last.worker:
+        return ""
+    return f"; worker {owner[0].heartbeat.process} owns its partition now and waits for that"
 
 
 # -- over ---------------------------------------------------------------------------------------------------

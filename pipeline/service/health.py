@@ -14,9 +14,9 @@ READY_STEP_S = 10.0
 """An owner that has not polled for this long does not do its work, though the watchdog still waits."""
 READY_MEMBER_S = 10.0
 """A rebalance passes sooner; a process that is out of its group for longer is not ready."""
-READY_RESTORE_S = 120.0
+READY_RESTORE_S = {"dispatcher": 120.0, "worker": 30.0}
 """A partition that is not running for longer than this keeps its process from being ready: a cold rebuild of ten
-million jobs takes less."""
+million jobs takes less; a worker only waits for the open transaction of one that died, ten seconds at most."""
 
 
 class Health:
@@ -25,11 +25,13 @@ class Health:
     def __init__(
         self,
         *,
+        role: str,
         hang_s: float,
         stopping: Callable[[], bool],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`hang_s`: a step that takes longer is a hang, which the watchdog ends."""
+        self._restore_s = READY_RESTORE_S[role]
         self._hang_s = hang_s
         self._stopping = stopping
         self._monotonic = monotonic
@@ -72,6 +74,6 @@ class Health:
             if now - seen_at > READY_MEMBER_S:
                 return f"not a member of the group of {queue or 'dispatchers'}"
         for (queue, number), since in self._waiting.items():
-            if now - since > READY_RESTORE_S:
+            if now - since > self._restore_s:
                 return f"partition {queue or 'jobs'}/{number} not running for {now - since:.0f} s"
         return None

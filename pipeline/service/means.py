@@ -23,10 +23,27 @@ FRESH_S = 30.0
 """How long the number of a topic's partitions is believed; a topic that was missing is asked for each time."""
 
 
+class Layouts:
+    """The layout, read again when somebody asks for a queue that it does not know: it may be new."""
+
+    def __init__(self, layout: Layout, read: Callable[[], Layout]) -> None:
+        self._layout, self._read = layout, read
+
+    def with_queue(self, queue: str) -> Layout:
+        """InvalidInput if the queue is unknown."""
+        if queue not in self._layout.queues:
+            self._layout = self._read()
+        if queue not in self._layout.queues:
+            raise InvalidInput(
+                "queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
+            )
+        return self._layout
+
+
 def means(
-    settings: Settings, layout: Callable[[], Layout], now: Callable[[], int], partitions: Callable[[str], int]
+    settings: Settings, layouts: Layouts, now: Callable[[], int], partitions: Callable[[str], int]
 ) -> Means:
-    """`layout()` is the latest one, `now()` the store's clock in ms, `partitions(topic)` asks the store."""
+    """`now()` is the store's clock in ms, `partitions(topic)` asks the store."""
     random = Random()
     requests = Requests(
         now=now,
@@ -37,26 +54,16 @@ def means(
     names = settings.names
 
     def record(request: Mapping[str, Any]) -> tuple[JobRef, Put]:
-        known = layout()
         if request.get("key") is not None:
             command = requests.command(request)
-            check_queue(known, command.queue or settings.queue)
-            ref = created(command, None)
-            key = command_key(command.command_id)
-            return ref, Put(names.jobs, known.home(ref.id), key, codec.COMMAND.encode(command))
+            home = layouts.with_queue(command.queue or settings.queue).home_of_name(str(command.key))
+            value = codec.COMMAND.encode(command)
+            return created(command, None), Put(names.jobs, home, command_key(command.command_id), value)
         run = requests.run(request)
-        check_queue(known, run.queue)
-        return JobRef.of(run), Put(
-            names.jobs, known.home(run.job_id), job_key(run.job_id), codec.RUN.encode(run)
-        )
+        home = layouts.with_queue(run.queue).home(run.job_id)
+        return JobRef.of(run), Put(names.jobs, home, job_key(run.job_id), codec.RUN.encode(run))
 
     return Means(record=record, partitions=Remembered(partitions), reserved=names.owns)
-
-
-def check_queue(layout: Layout, queue: str) -> None:
-    """InvalidInput if it is unknown."""
-    if queue not in layout.queues:
-        raise InvalidInput("queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it")
 
 
 class Remembered:

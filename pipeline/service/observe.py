@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Protocol, cast, runtime_checkable
@@ -19,6 +19,7 @@ from pipeline.core.errors import DuelineError, RetryStep
 from pipeline.core.states import PartitionState
 from pipeline.metrics import DispatcherMetrics, Metrics, WorkerMetrics
 from pipeline.ports import Clock, Events, Executor, GroupLog, Index, RebalanceListener
+from pipeline.service.burst import Burst, Idler
 from pipeline.service.counted import CountedExecutor
 from pipeline.service.health import Health
 from pipeline.service.http import HttpServer, metrics_route, verdict_route
@@ -111,8 +112,17 @@ class Observer:
 
     def counted(self, queue: str, executor: Executor) -> Executor:
         """`executor`, with its calls counted."""
-        metrics = self.metrics
-        return CountedExecutor(executor, metrics, queue) if isinstance(metrics, WorkerMetrics) else executor
+        metrics, clock = self.metrics, self._clock
+        if not isinstance(metrics, WorkerMetrics) or clock is None:
+            return executor
+        return CountedExecutor(executor, metrics, queue, clock.now)
+
+    def over(self, burst: Burst | None, workers: Iterable[Idler]) -> bool:
+        """Whether there is nothing left to do, if that is to be the end."""
+        if burst is None or not isinstance(self.metrics, WorkerMetrics):
+            return False
+        ready = self.health.unready() is None
+        return burst.over(workers, ready=ready, finished=self.metrics.finished)
 
     @contextmanager
     def probing(self, settings: Settings, queues: Callable[[], Mapping[str, int]]) -> Iterator[None]:
@@ -156,7 +166,7 @@ def observing(settings: Settings, role: str, slot: int, stop: Stop, log: Events)
     metrics = (DispatcherMetrics if role == "dispatcher" else WorkerMetrics)(
         slot=slot, version=__version__, librdkafka=libversion()[0], forward=log
     )
-    health = Health(hang_s=WATCHDOG_S, stopping=lambda: stop.requested)
+    health = Health(role=role, hang_s=WATCHDOG_S, stopping=lambda: stop.requested)
     with ExitStack() as stack:
         if settings.metrics_port != 0:
             server = _serve(settings, role, slot, metrics, health)

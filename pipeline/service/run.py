@@ -1,51 +1,41 @@
-"""Putting a dispatcher and a worker together from settings, and running them until they are told to stop."""
+"""What every process of the product stands on, and a dispatcher put together from settings (a worker: `crew`)."""
 
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import NamedTuple
 
 from pipeline import __version__
-from pipeline.adapters.executors import HandlerExecutor
-from pipeline.adapters.kafka_admin import TopicAdmin, load_era, load_layout, topic_admin
+from pipeline.adapters.kafka_admin import TopicAdmin, load_layout, topic_admin
 from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
 from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.kafka_settings import is_fenced
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.adapters.store_clock import StoreClock, kafka_clock
-from pipeline.client import Dueline
 from pipeline.config import Settings, unknown_rates, unknown_variables
-from pipeline.core.errors import DuelineError, InvalidInput
+from pipeline.core.errors import DuelineError
 from pipeline.core.identity import Identity
 from pipeline.core.layout import Layout
-from pipeline.core.names import check_name
 from pipeline.core.site import Site
 from pipeline.core.topics import DELETE_RETENTION_MS
 from pipeline.heartbeat import Pulse, read_fleet
-from pipeline.lane import Desk
-from pipeline.ports import Events, Executor, GroupLog, RebalanceListener
+from pipeline.ports import Events, GroupLog, RebalanceListener
 from pipeline.service.build import Build, chosen_build
 from pipeline.service.log import LogEvents
 from pipeline.service.loop import Stop, rebuilding, step_until
-from pipeline.service.means import means
 from pipeline.service.observe import Observer, learn_era, observing
+from pipeline.service.person import spoken
 from pipeline.service.slots import Slot, claimed_slot, renamed
-from pipeline.worker import Limits, Worker
 
-LEAVE_MS = 5_000
 COPY_S = 60.0
 """Fenced again within this time: not an accident."""
-EXECUTOR_MS = 500
-"""How long handlers that outlived the drain may still take; the process does not wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +102,16 @@ def plant(settings: Settings, role: str, slot_number: int | None, stop: Stop) ->
     with ExitStack() as stack:
         slot = stack.enter_context(claimed_slot(settings.state_dir, role, slot_number))
         observer = stack.enter_context(
-            observing(settings, role, slot.number, stop, LogEvents(role, slot.number))
+            observing(settings, role, slot.number, stop, spoken(LogEvents(role, slot.number)))
         )
         events = observer.metrics
         layout = load_layout(settings)
         for warning in (*unknown_variables(), *unknown_rates(settings, layout.queues)):
             events.on("setting_ignored", reason=warning)
         admin = topic_admin(settings)
-        appender = KafkaAppender(settings.require_bootstrap(), settings.kafka)
+        # A handler waits for its started record to be durable; heartbeats and takeover records can wait.
+        linger_ms = 0 if role == "worker" else 5
+        appender = KafkaAppender(settings.require_bootstrap(), settings.kafka, linger_ms=linger_ms)
         stack.callback(appender.close)
         clock = kafka_clock(settings.require_bootstrap(), settings.names.fleet, settings.kafka, events)
         stack.callback(clock.close)
@@ -186,17 +178,17 @@ def run_dispatcher(settings: Settings, *, slot: int | None = None) -> None:
         rebuilding(lambda: _dispatch(tenant.plant, stop), stop, first.events, tenant.dismissed)
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """What was made at the start lives on, and a batch is thousands of small objects without a cycle among them:
-    looking for cycles after every 700 of them took a tenth of the time."""
+    looking for cycles after every 700 of them took a tenth of the time, and in a worker a sixth."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 10, 20)
 
 
 def _dispatch(plant: Plant, stop: Stop) -> None:
     names = plant.settings.names
-    _calm_collector()
+    calm_collector()
     group = names.dispatcher_group
     with ExitStack() as stack:
         guards = GuardReader(plant.settings.client_config(), names, group)
@@ -235,91 +227,3 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
         plant.events.on("started", process=plant.identity.process, slot=plant.slot.number)
         step_until(plant.observer.around(dispatcher.step), lambda: stop.requested)
     plant.events.on("stopped", process=plant.identity.process)
-
-
-def run_worker(settings: Settings, app: Dueline, *, queues: Sequence[str], concurrency: int) -> bool:
-    """Run handlers of `app` for jobs of `queues`, until SIGTERM or SIGINT; then drain. Whether all handlers ended: if
-    not, their runs are given back, so the caller must end the process, threads and all."""
-    stop = Stop()
-    stop.listen()
-    with plant(settings, "worker", None, stop) as first:
-        for queue in queues:
-            if check_name("queue", queue) not in first.layout.queues:
-                raise InvalidInput(
-                    "queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
-                )
-        share = max(1, concurrency // len(queues))
-        count = first.observer.counted
-        crews = [Crew(q, count(q, HandlerExecutor(share)), share, itertools.count(1)) for q in queues]
-        tenant = Tenant(first)
-        rebuilding(lambda: _work(tenant.plant, stop, app, crews), stop, first.events, tenant.dismissed)
-        ended = [crew.executor.close(EXECUTOR_MS) for crew in crews]
-    return all(ended)
-
-
-class Crew(NamedTuple):
-    """The hands of one queue. They outlive a rebuild: a handler that runs cannot be taken back."""
-
-    queue: str
-    executor: Executor
-    concurrency: int
-    tickets: Iterator[int]
-
-
-def _work(plant: Plant, stop: Stop, app: Dueline, crews: Sequence[Crew]) -> None:
-    with ExitStack() as stack:
-        reader = KafkaReader(plant.settings.require_bootstrap(), plant.settings.kafka)
-        stack.callback(reader.close)
-        era = load_era(plant.settings)
-        workers = [_worker(plant, app, crew, n, reader, era) for n, crew in enumerate(crews)]
-        for worker in workers:
-            stack.callback(worker.close, LEAVE_MS)
-        plant.events.on(
-            "started", process=plant.identity.process, slot=plant.slot.number, queues=[c.queue for c in crews]
-        )
-        plant.observer.metrics.era(era)
-        step = plant.observer.around(lambda patience: _step_all(workers, patience))
-        step_until(step, lambda: stop.requested)
-        _drain(workers, plant, step)
-    plant.events.on("stopped", process=plant.identity.process)
-
-
-def _worker(plant: Plant, app: Dueline, crew: Crew, n: int, reader: KafkaReader, era: int) -> Worker:
-    names = plant.settings.names
-    group = names.worker_group(crew.queue)
-    session_ms = plant.session_of(group)
-    open_log = plant.open_log("worker", names.work(crew.queue), group, n, session_ms)
-    return Worker(
-        open_log=plant.observer.watching(crew.queue, open_log),
-        appender=plant.appender,
-        reader=reader,
-        executor=crew.executor,
-        registry=app.registry,
-        means=means(
-            plant.settings, lambda: load_layout(plant.settings), plant.clock.now, plant.admin.partitions
-        ),
-        desk=Desk(names=names, layout=plant.layout, queue=crew.queue, worker=plant.identity.process),
-        clock=plant.clock,
-        random=Random(),
-        identity=plant.identity,
-        pulse=plant.pulse(),
-        events=plant.observer.metrics.of_queue(crew.queue),
-        era=era,
-        limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
-        tickets=crew.tickets,
-    )
-
-
-def _step_all(workers: Sequence[Worker], patience: int) -> int:
-    """One step of each queue's worker; the wait is shared out, so none starves another."""
-    share = patience // len(workers)
-    return min(worker.step(share) for worker in workers)
-
-
-def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int]) -> None:
-    """Finish what was started within the drain time-out; the rest goes back unspent when the worker closes."""
-    deadline = time.monotonic() + plant.settings.drain_timeout_ms / 1000
-    for worker in workers:
-        worker.drain()
-    plant.events.on("draining", process=plant.identity.process)
-    step_until(step, lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline)

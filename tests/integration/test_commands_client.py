@@ -17,10 +17,11 @@ import jsonschema
 import pytest
 from integration.fleet import Eventually, Fleet, fleet
 
-from pipeline import Dueline
+from pipeline import Dueline, JobFailed
 from pipeline.core.ids import keyed_id
 
 SHOP = """
+import time
 from pipeline import Dueline, Retry
 app = Dueline()
 
@@ -32,8 +33,20 @@ def slow_retry(ctx):
     raise Retry(after="1h")
 
 @app.job("fails", max_attempts=1)
-def fails(ctx):
-    raise ValueError("no")
+def fails(ctx, n=0):
+    if n == 0:
+        raise ValueError("no")
+    return n
+
+@app.job("adds")
+def adds(ctx, a, b):
+    return {"sum": a + b}
+
+@app.job("runs.on")
+def runs_on(ctx):
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    raise RuntimeError("left undone")
 """
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "cli"
 
@@ -62,10 +75,10 @@ def status(app: Dueline, id_: str) -> Any:
     return app.get(id_)["status"]
 
 
-def cli(shop: Fleet, schema: str, *words: str) -> tuple[int, Any]:
+def cli(shop: Fleet, schema: str, *words: str, group: str = "job") -> tuple[int, Any]:
     """(exit code, answer) of `dueline job …`."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pipeline", "job", *words, "--json"],
+        [sys.executable, "-m", "pipeline", group, *words, "--json"],
         env=shop._environment,
         cwd=shop.home,
         capture_output=True,
@@ -110,6 +123,92 @@ def test_a_pending_retry_is_stopped(app: Dueline, eventually: Eventually) -> Non
     assert app.cancel(ref.id).outcome == "stopped"
     assert app.cancel(ref.id).outcome == "stopped"
     assert status(app, ref.id) == "stopped"
+
+
+# -- stops ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_has_not_fired_is_cancelled_by_a_stop(app: Dueline) -> None:
+    ref = app.schedule("ok", in_="1h")
+    assert [app.cancel(ref.id, stop=True).outcome for _ in range(2)] == ["cancelled", "cancelled"]
+
+
+def test_a_stop_of_a_run_that_ended_is_too_late(app: Dueline, eventually: Eventually) -> None:
+    ref = app.schedule("ok", in_="0s")
+    eventually(lambda: status(app, ref.id) == "succeeded")
+    assert app.cancel(ref.id, stop=True).outcome == "too_late"
+    assert app.cancel("j" + "0" * 26, stop=True).outcome == "not_found"
+
+
+def test_a_running_job_is_stopped_and_runs_again_when_it_is_requeued(
+    app: Dueline, eventually: Eventually
+) -> None:
+    ref = app.schedule("runs.on", in_="0s")
+    eventually(lambda: status(app, ref.id) == "running")
+    assert app.cancel(ref.id, stop=True, wait="20s").outcome == "stopped"
+    assert status(app, ref.id) == "stopped"
+    with pytest.raises(JobFailed, match="is stopped"):
+        app.result(ref.id)
+    assert app.requeue(ref.id).outcome == "requeued"
+    eventually(lambda: status(app, ref.id) == "running")
+    assert app.cancel(ref.id, stop=True, wait="20s").outcome == "stopped"
+
+
+# -- results ------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_waited_for(app: Dueline) -> None:
+    ref = app.schedule("adds", {"a": 2, "b": 3}, in_="300ms")
+    assert app.result(ref.id, wait="30s") == {"sum": 5}
+
+    async def all_of(refs: list[str]) -> list[Any]:
+        return list(await asyncio.gather(*(app.aresult(ref, wait="30s") for ref in refs)))
+
+    refs = [app.schedule("adds", {"a": n, "b": 0}, in_="300ms").id for n in range(20)]
+    assert asyncio.run(all_of(refs)) == [{"sum": n} for n in range(20)]
+
+
+def test_there_is_no_result_of_a_job_that_died_or_is_not_due(app: Dueline) -> None:
+    with pytest.raises(JobFailed, match="is dead: ValueError: no"):
+        app.result(app.schedule("fails", in_="0s").id, wait="30s")
+    with pytest.raises(TimeoutError, match="is still pending"):
+        app.result(app.schedule("ok", in_="1h").id, wait="300ms")
+
+
+# -- dead letters -------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_listed_and_requeued_once_with_another_payload(
+    shop: Fleet, app: Dueline, eventually: Eventually
+) -> None:
+    refs = [app.schedule("fails", {"n": 0}, in_="0s", key=f"dead-{n}" if n else None) for n in range(3)]
+    for ref in refs:
+        eventually(lambda id_=ref.id: status(app, id_) == "dead")
+    assert {ref.id for ref in refs} <= {view["id"] for view in dead_list(shop)}
+    words = ("requeue", *(ref.id for ref in refs), "--payload", '{"n": 7}')
+    code, counts = cli(shop, "dead_requeue", *words, group="dead")
+    assert (code, counts["matched"], counts["requeued"]) == (0, 3, 3)
+    assert [app.result(ref.id, wait="30s") for ref in refs] == [7, 7, 7]
+    assert {ref.id for ref in refs}.isdisjoint(view["id"] for view in dead_list(shop))
+    code, counts = cli(shop, "dead_requeue", *words, group="dead")
+    assert (code, counts["matched"], counts["not_found"]) == (3, 0, 3)
+
+
+def dead_list(shop: Fleet) -> list[Any]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "pipeline", "dead", "list", "--json"],
+        env=shop._environment,
+        cwd=shop.home,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    schema = json.loads((SCHEMAS / "dead_list.json").read_text())
+    views = [json.loads(line) for line in ran.stdout.splitlines()]
+    for view in views:
+        jsonschema.validate(view, schema)
+    return views
 
 
 # -- reschedule and update ----------------------------------------------------------------------------------

@@ -117,9 +117,22 @@ class Clients:
             id_ = self.random.choice([job.occurrence, job.occurrence.partition(".")[0]])
             seen = job.runs[-1] if job.runs else None
             key = next((key for key in KEYS if keyed_id(key) == id_.partition(".")[0]), None)
+            conflict = self.random.choice([None, "reject"]) if job.runs else None
+            if conflict is not None:
+                seen = self.random.choice(job.runs)  # it may have looked a while ago
             self._ask(
-                "requeue", job_id=id_, handler="sim.job", key=key, payload=self.payload(), seen_run=seen
-            )
+                "requeue", job_id=id_, handler="sim.job", key=key, payload=self.payload(), seen_run=seen,
+                on_conflict=conflict,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Whoever has seen a run says where it stands; others ask the owner to stop what it knows."""
+        fired = [job for job in self.watch.jobs.values() if job.runs]
+        if fired and self.random.random() < 0.7:
+            job = self.random.choice(fired[-12:])
+            self._ask("stop", job_id=job.occurrence, queue="default", seen_run=self.random.choice(job.runs))
+        else:
+            self._ask("stop", job_id=self._some_job())
 
     def release(self) -> None:
         self._ask("release", job_id=keyed_id(self.random.choice(KEYS)))

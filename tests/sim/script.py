@@ -28,7 +28,7 @@ WEIGHTS = {
     "create": 6, "create_by_command": 2, "create_keyed": 7, "cancel": 3, "reschedule": 5, "update": 2, "requeue": 1.5,
     "release": 0.7, "resend": 3, "end_run": 7, "garbage": 2.5, "poison": 0.7,
     "strike": 4, "fault": 2, "cut_off": 1, "heal": 4, "expire": 0.7, "lose_index": 0.7, "save_index": 0.5,
-    "old_index": 0.5, "compact": 0.7,
+    "old_index": 0.5, "compact": 0.7, "stop": 3,
 }  # fmt: skip
 EVENTS = 160
 SAME = 24

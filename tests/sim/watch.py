@@ -64,6 +64,8 @@ class Watch:
         self._retries: dict[bytes, int] = {}
         """By record key: when a retry is due, as it was last put."""
         self.acks: dict[tuple[str, int], list[int]] = {}
+        self.stops: dict[str, Event | None] = {}
+        """What workers can read of stops, by occurrence; None: taken back."""
         """Tokens of the terminal acks of each run."""
         self.open: dict[tuple[int, bytes], bool] = {}
         """By partition and key of jobs and commands: whether the last record is no tombstone."""
@@ -112,8 +114,13 @@ class Watch:
         if record.key().startswith(b"t/"):
             ack = codec.ACK.decode(record.value() or b"")
             self.acks.setdefault((ack.occurrence_id, ack.run), []).append(ack.token)
+        elif record.key().startswith(b"x/"):
+            value = record.value()
+            self.stops[record.key()[2:].decode()] = None if value is None else codec.EVENT.decode(value)
 
     def _dead(self, record: MemoryRecord) -> None:
+        if record.value() is None:
+            return  # the mark of a requeue
         letter = codec.DEAD_LETTER.decode(record.value() or b"")
         job = None if letter.run is None else self.jobs.get(letter.run.occurrence_id)
         if job is not None and letter.source_topic == NAMES.jobs:
@@ -198,13 +205,25 @@ class Watch:
             self.expect(known, f"{event} of nothing that was cancelled")
             return
         self.expect(1 not in job.runs, f"{event} of {job}")
-        self.expect(job.cancelled or command.verb == "cancel", f"{event} of {job}")
+        self.expect(job.cancelled or command.verb in ("cancel", "stop"), f"{event} of {job}")
         job.cancelled = True
 
     def _stopped(self, command: Command, event: Event, job: Job | None) -> None:
         self.expect(self._runs_of(event), f"{event} of what has not fired")
         if job is not None:
             job.stopped = True
+
+    def _stopping(self, command: Command, event: Event, job: Job | None) -> None:
+        """Its worker can read of it, and no retry will be emitted."""
+        if job is None or not job.runs:
+            self.say(f"{event} of what has not fired: {job}")
+            return
+        told = self.stops.get(job.occurrence)
+        self.expect(told is not None and told.run == job.runs[-1] == event.run, f"{event} of {job}: {told}")
+        job.stopped = True
+
+    def _superseded(self, command: Command, event: Event, job: Job | None) -> None:
+        self.expect(job and job.runs[-1] > (command.seen_run or 0), f"{event} of {job} by {command}")
 
     def _fired(self, command: Command, event: Event, job: Job | None) -> None:
         start = f"{event.occurrence_id}."
@@ -239,6 +258,7 @@ class Watch:
 
     def _requeued(self, command: Command, event: Event, job: Job | None) -> None:
         self.expect(job is None or (job.runs and job.runs[-1] == event.run), f"{event} of {job}")
+        self.expect(self.stops.get(event.occurrence_id or "") is None, f"{event}, and it is still stopped")
         if job is not None:
             job.stopped = False
 

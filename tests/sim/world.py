@@ -15,6 +15,7 @@ from pipeline import codec
 from pipeline.adapters.executors import InlineExecutor
 from pipeline.adapters.memory import CommitFault, MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
+from pipeline.adapters.memory_feed import MemoryFeed
 from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.core.errors import PoisonRecord, RebuildClients, RetryStep
 from pipeline.core.handler import Registry
@@ -23,9 +24,9 @@ from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
+from pipeline.desk import Desk
 from pipeline.dispatcher import Dispatcher
 from pipeline.heartbeat import Pulse
-from pipeline.lane import Desk
 from pipeline.ports import CommittedOffset, Membership, Put, Record
 from pipeline.worker import Limits, Worker
 
@@ -79,8 +80,9 @@ class FaultyLog(MemoryGroupLog):
     def _append(
         self, id_: str, puts: Sequence[Put], offsets: Mapping[int, CommittedOffset], membership: Membership
     ) -> None:
-        bad = self.poisoned.intersection(put.key for put in puts if put.topic == NAMES.work("default"))
-        if any(codec.RUN.decode(put.value or b"").run == 1 for put in puts if bad and put.key in bad):
+        work = [put for put in puts if put.topic == NAMES.work("default")]
+        bad = self.poisoned.intersection(put.key for put in work)
+        if any(codec.RUN.decode(put.value or b"").run == 1 for put in work if bad and put.key in bad):
             raise PoisonRecord(f"no broker takes {bad}")
         super()._append(id_, puts, offsets, membership)
 
@@ -204,7 +206,8 @@ class World:
         return Worker(
             open_log=self._open(process, NAMES.work("default"), NAMES.worker_group("default")),
             appender=MemoryAppender(self.cluster), reader=MemoryReader(self.cluster), executor=InlineExecutor(),
-            registry=registry, means=MEANS,
+            registry=registry, means=MEANS, airborne={}, fleet_partitions=1,
+            open_fleet=lambda: MemoryFeed(self.cluster, NAMES.fleet),
             desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=identity.process),
             clock=self.clock, random=self.ids, identity=identity, pulse=self._pulse(identity), events=self.told,
             era=1, limits=Limits(max_worker_deaths=1_000), tickets=itertools.count(1),
@@ -385,4 +388,4 @@ class World:
     def _worked(self, process: Process) -> bool:
         assert process.log is not None
         ends = {n: self.cluster.partition(NAMES.work("default"), n).end for n in range(2)}
-        return not process.live.busy and all(ends[n] == at for n, at in process.log.positions().items())
+        return process.live.idle and all(ends[n] == at for n, at in process.log.positions().items())

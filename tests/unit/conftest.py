@@ -21,7 +21,7 @@ from pipeline.core.job import Ack, AckState, Command, Event, Heartbeat, Run
 from pipeline.core.layout import Layout, default_layout
 from pipeline.core.names import Names
 from pipeline.follower import Follower
-from pipeline.ports import Put
+from pipeline.ports import GroupProgress, Put
 
 T0 = 1_800_000_000_000
 """2027-01-15T08:00:00Z."""
@@ -104,6 +104,7 @@ class Store:
             load_layout=self._load_layout,
             finder=lambda layout: Follower(reader=reader, names=self.names, layout=layout),
             open_feed=lambda: MemoryFeed(self.cluster, self.names.events),
+            group_progress=self._progress,
         )
 
     def _asked(self, record: MemoryRecord) -> None:
@@ -128,6 +129,15 @@ class Store:
             **fields,
         }
         self._append(self.names.events, partition, command_id.encode(), codec.EVENT.encode(Event(**values)))
+
+    def _progress(self, group: str, topic: str, partitions: int) -> list[GroupProgress]:
+        committed = self.cluster.group(group, topic).committed
+        logs = [self.cluster.partition(topic, number) for number in range(partitions)]
+        offsets = (committed.get(number) for number in range(partitions))
+        return [
+            GroupProgress(committed=offset and offset.offset, low=log.start, end=log.end)
+            for offset, log in zip(offsets, logs, strict=True)
+        ]
 
     def _load_layout(self) -> Layout:
         if not self.cluster.reachable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -14,15 +15,16 @@ from pipeline import codec
 from pipeline.adapters.executors import InlineExecutor
 from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
-from pipeline.core.handler import Registry
+from pipeline.adapters.memory_feed import MemoryFeed
+from pipeline.core.handler import Registry, Succeeded, encode_result
 from pipeline.core.identity import Identity
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Ack, DeadLetter, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.desk import Desk
 from pipeline.heartbeat import Pulse
-from pipeline.lane import Desk
-from pipeline.ports import Put
+from pipeline.ports import Done, Put
 from pipeline.worker import Limits, Worker
 
 NAMES = Names("t")
@@ -35,6 +37,24 @@ class Told:
 
     def on(self, action: str, **fields: Any) -> None:
         self.lines.append(action)
+
+
+class Hands(InlineExecutor):
+    """With `hold` no call begins; with `hold_begun` all begin, and none comes back before it is False."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold_begun = False
+        self.stopped: list[int] = []
+
+    def completed(self) -> list[Done]:
+        return [] if self.hold_begun else super().completed()
+
+    def withdraw(self, tickets: Iterable[int]) -> set[int]:
+        return set() if self.hold_begun else super().withdraw(tickets)
+
+    def stop(self, tickets: Iterable[int]) -> None:
+        self.stopped += tickets
 
 
 class Shop:
@@ -54,7 +74,7 @@ class Shop:
         self.seen: list[Any] = []
         self.told = Told()
         self.logs: dict[str, MemoryGroupLog] = {}
-        self.executors: dict[str, InlineExecutor] = {}
+        self.executors: dict[str, Hands] = {}
 
     def _handle(self, ctx: Any, payload: Any) -> Any:
         self.seen.append(ctx)
@@ -63,7 +83,12 @@ class Shop:
             raise answer
         return answer
 
-    def worker(self, name: str = "w", **limits: int) -> Worker:
+    def success(self, value: Any) -> Succeeded:
+        return Succeeded(result=encode_result(value))
+
+    def worker(self, name: str = "w", after: Worker | None = None, **limits: int) -> Worker:
+        """A worker of its own process, or the one that was built anew in the process of `after`."""
+
         def open_log(listener: Any) -> MemoryGroupLog:
             self.logs[name] = MemoryGroupLog(
                 self.cluster, NAMES.work("default"), NAMES.worker_group("default"), listener, [f"t.{name}"]
@@ -71,9 +96,13 @@ class Shop:
             return self.logs[name]
 
         appender = MemoryAppender(self.cluster)
-        self.executors[name] = InlineExecutor()
+        if after is None:
+            self.executors[name] = Hands()
         return Worker(
             open_log=open_log,
+            open_fleet=lambda: MemoryFeed(self.cluster, NAMES.fleet),
+            fleet_partitions=1,
+            airborne={} if after is None else after._airborne,
             appender=appender,
             reader=MemoryReader(self.cluster),
             executor=self.executors[name],
@@ -81,13 +110,13 @@ class Shop:
             means=MEANS,
             desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=name),
             clock=self.clock,
-            random=Random(name),
+            random=Random(f"{name} {len(self.logs)}" if after is None else f"{name} again"),
             identity=Identity(process=name, host="h", pid=1, version="0", started_at=0),
             pulse=Pulse(appender=appender, fleet=NAMES.fleet, partitions=1, process=name),
             events=self.told,
             era=1,
             limits=Limits(**limits),
-            tickets=itertools.count(1),
+            tickets=itertools.count(1) if after is None else after._tickets,
         )
 
     def fire(self, **changes: Any) -> Run:
@@ -121,4 +150,11 @@ class Shop:
 
 def steps(worker: Worker, count: int = 8) -> None:
     for _ in range(count):
+        worker.step(0)
+
+
+def wait_out(shop: Shop, worker: Worker, ms: int = 5_000) -> None:
+    """Time passes for a worker that steps: long enough by default for whoever died to count as dead."""
+    for _ in range(ms // 250):
+        shop.clock.advance(250)
         worker.step(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline import codec
-from pipeline.codec import run_codec, run_wire, wire
+from pipeline.codec import run_wire, wire
 from pipeline.codec.registry import FRAME, Codec
 from pipeline.codec.shape import read_strictly
+from pipeline.codec.straight import RunCodec
 from pipeline.core.errors import InvalidInput, Undecodable
-from pipeline.core.job import Run
+from pipeline.core.job import Ack, AttemptRecord, Failure, Run
 
 ROOT = Path(__file__).parents[2]
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,6 +28,18 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampl
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1) | st.integers(1_700_000_000_000, 2_300_000_000_000)
 PAIRS = st.dictionaries(TEXT, TEXT, max_size=3)
+FAILURES = st.builds(Failure, type=TEXT, message=TEXT, trace=st.none() | TEXT)
+ATTEMPTS = st.builds(
+    AttemptRecord,
+    run=INT,
+    attempt=INT,
+    worker=TEXT,
+    token=LONG,
+    at=LONG,
+    outcome=TEXT,
+    error=st.none() | FAILURES,
+)
+HISTORY = st.just(()) | st.lists(ATTEMPTS, max_size=3).map(tuple)
 RUNS = st.builds(
     Run,
     job_id=TEXT,
@@ -47,14 +60,31 @@ RUNS = st.builds(
     timeout_ms=st.none() | LONG,
     labels=PAIRS,
     headers=PAIRS,
+    history=HISTORY,
 )
-# Most runs repeat their job id twice, which is read another way.
-ALIKE = RUNS.map(lambda run: replace(run, occurrence_id=run.job_id, idempotency_key=run.job_id))
+# Most runs repeat their job id twice and their due time once, which is read another way.
+ALIKE = RUNS.map(
+    lambda run: replace(run, occurrence_id=run.job_id, idempotency_key=run.job_id, nominal_at=run.due_at)
+)
+# Most have neither a key nor a limit nor labels, which is taken at a glance.
+PLAIN = ALIKE.map(
+    lambda run: replace(
+        run,
+        schedule_id=None,
+        key=None,
+        failures=0,
+        attempt_limit=None,
+        timeout_ms=None,
+        labels={},
+        headers={},
+        history=(),
+    )
+)
 BY_FASTAVRO: Codec[Run] = Codec(codec._RELEASED, "dueline.Run", codec._TYPES)
 
 
 def plain(run: Run) -> dict[str, Any]:
-    return {f.name: getattr(run, f.name) for f in fields(run)}
+    return {**{f.name: getattr(run, f.name) for f in fields(run)}, "history": [*map(asdict, run.history)]}
 
 
 def written_by_fastavro(run: Run) -> bytes:
@@ -63,7 +93,9 @@ def written_by_fastavro(run: Run) -> bytes:
     return body.getvalue()
 
 
-def generator() -> ModuleType:
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "tools")
     spec = importlib.util.spec_from_file_location("generate_codec", ROOT / "tools" / "generate_codec.py")
     assert spec is not None
     assert spec.loader is not None
@@ -72,29 +104,58 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_generated_file_is_what_the_schema_gives() -> None:
-    made = generator()
-    assert made.generate() == made.TARGET.read_text("utf-8"), "run tools/generate_codec.py"
+def test_the_generated_files_are_what_the_schemas_give(generator: ModuleType) -> None:
+    for plan in generator.PLANS:
+        there = (generator.CODEC / plan.target).read_text("utf-8")
+        assert generator.generate(plan) == there, "run tools/generate_codec.py"
 
 
-@pytest.mark.parametrize("type_", ["double", ["string", "null"], {"type": "array", "items": "int"}])
-def test_a_type_that_is_not_foreseen_is_not_generated(type_: object) -> None:
+@pytest.mark.parametrize(
+    "type_", ["double", ["string", "null"], ["null", "int", "string"], {"type": "array", "items": "int"}]
+)
+def test_a_type_that_is_not_foreseen_is_not_generated(generator: ModuleType, type_: object) -> None:
     with pytest.raises(TypeError, match="is not foreseen"):
-        assert generator().Field("x", type_).inner
+        assert generator.Field("x", type_).inner
 
 
 def test_a_changed_schema_without_its_straight_lines_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_wire, "FINGERPRINT", "0" * 16)
     with pytest.raises(AssertionError, match="generate_codec"):
-        run_codec.RunCodec(codec._RELEASED, "dueline.Run", codec._TYPES)
+        RunCodec(codec._RELEASED, "dueline.Run", codec._TYPES)
 
 
-def test_nothing_is_done_when_a_run_is_made_that_reading_one_would_leave_out() -> None:
-    assert not hasattr(Run, "__post_init__")
+@pytest.mark.parametrize("type_", [Run, Ack, AttemptRecord, Failure])
+def test_nothing_is_done_when_a_value_is_made_that_reading_one_would_leave_out(type_: type) -> None:
+    assert not hasattr(type_, "__post_init__")
+
+
+def test_a_run_that_was_read_is_as_frozen_as_one_that_was_made() -> None:
+    made = Run(
+        job_id="j", occurrence_id="j", due_at=1, run=1, queue="q", handler="h", created_at=1, nominal_at=1,
+        idempotency_key="i", payload=b"{}",
+    )  # fmt: skip
+    read = codec.RUN.decode(codec.RUN.encode(made))
+    assert type(read) is Run
+    assert not hasattr(read, "__dict__")
+    with pytest.raises(FrozenInstanceError):
+        read.run = 2  # type: ignore[misc]
+
+
+def test_the_maps_of_runs_that_were_read_are_not_shared() -> None:
+    data = codec.RUN.encode(
+        Run(
+            job_id="j", occurrence_id="j", due_at=1, run=1, queue="q", handler="h", created_at=1, nominal_at=1,
+            idempotency_key="i", payload=b"{}",
+        )
+    )  # fmt: skip
+    first = codec.RUN.decode(data)
+    assert isinstance(first.labels, dict)
+    first.labels["mine"] = "only"
+    assert codec.RUN.decode(data).labels == first.headers == {}
 
 
 @settings(CALM, max_examples=200)
-@given(run=RUNS | ALIKE)
+@given(run=RUNS | ALIKE | PLAIN)
 def test_writing_gives_the_bytes_of_fastavro_and_reading_gives_the_run(run: Run) -> None:
     data = codec.RUN.encode(run)
     assert data == BY_FASTAVRO.encode(run)
@@ -128,7 +189,7 @@ def test_assembling_gives_the_bytes_of_writing(run: Run, other: Run) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    data = bytearray(codec.RUN.encode(draw(RUNS | ALIKE)))
+    data = bytearray(codec.RUN.encode(draw(RUNS | ALIKE | PLAIN)))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(FRAME, len(data)))
         match draw(st.sampled_from(["set", "cut", "insert", "end", "lengthen"])):
@@ -158,6 +219,64 @@ def test_hostile_bytes_are_refused_exactly_where_fastavro_and_a_second_writing_r
     except Undecodable:
         read = None
     assert read == expected
+
+
+OLD = bytes.fromhex("c3015d9bdd4106dfd3ff")
+"""How the runs begin that were written before there was a history."""
+
+
+@settings(CALM, max_examples=100)
+@given(run=RUNS | ALIKE | PLAIN)
+def test_a_run_of_before_there_was_a_history_is_read_as_straight_as_the_library_reads_it(run: Run) -> None:
+    run = replace(run, history=())
+    new = codec.RUN.encode(run)
+    assert new[-1:] == b"\0", "none takes one byte, the last"
+    old = OLD + new[FRAME:-1]
+    assert codec.RUN.decode(old) == BY_FASTAVRO.decode(old) == run
+    assert codec.peek_run(old) == codec.peek_run(new)
+    assert OLD in run_wire.OLDER
+
+
+@settings(CALM, max_examples=200)
+@given(data=damaged())
+def test_hostile_bytes_of_the_older_version_are_refused_where_the_library_refuses_them(data: bytes) -> None:
+    for hostile in (OLD + data[FRAME:], OLD + data[FRAME:-1]):
+        try:
+            expected: Run | None = BY_FASTAVRO.decode(hostile)
+        except Undecodable:
+            expected = None
+        try:
+            read: Run | None = codec.RUN.decode(hostile)
+        except Undecodable:
+            read = None
+        assert read == expected
+
+
+def test_a_run_of_the_older_version_cannot_bring_a_history_without_its_end() -> None:
+    attempt = AttemptRecord(run=1, attempt=1, worker="w", token=1, at=1, outcome="retrying")
+    run = Run(
+        job_id="j", occurrence_id="j", due_at=1, run=1, queue="q", handler="h", created_at=1, nominal_at=1,
+        idempotency_key="i", payload=b"{}", history=(attempt,),
+    )  # fmt: skip
+    with pytest.raises(Undecodable, match="trailing"):
+        codec.RUN.decode(OLD + codec.RUN.encode(run)[FRAME:-1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x02\x0a\x02\x0c\0",  # two blocks
+        b"\x01\x02\x0a\0",  # a block that says its size
+        b"\x80\0",  # none, in a byte too many
+        b"\x02\x0a",  # no end
+        b"\xfe\xff\xff\xff\x0f\x0a\0",  # more than there are
+    ],
+)
+def test_an_array_is_taken_in_the_one_form_that_writers_write(data: bytes) -> None:
+    assert wire.read_array(b"\x04\x0a\x0c\0", 0, wire.read_int) == ((5, 6), 4)
+    assert wire.read_array(b"\0", 0, wire.read_int) == ((), 1)
+    with pytest.raises((wire.Malformed, IndexError)):
+        wire.read_array(data, 0, wire.read_int)
 
 
 ONE, OTHER = b"\x02a\x021", b"\x02b\x022"
@@ -245,6 +364,18 @@ def test_a_number_that_does_not_fit_is_not_written(field: str, value: int) -> No
         idempotency_key="i", payload=b"{}",
     )  # fmt: skip
     with pytest.raises(InvalidInput, match="does not fit") as refused:
+        codec.RUN.encode(replace(run, **{field: value}))
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("field", ["job_id", "idempotency_key", "handler", "serial", "labels"])
+def test_half_a_surrogate_pair_is_not_written_and_the_field_is_named(field: str) -> None:
+    run = Run(
+        job_id="j", occurrence_id="j", due_at=1, run=1, queue="q", handler="h", created_at=1, nominal_at=1,
+        idempotency_key="i", payload=b"{}",
+    )  # fmt: skip
+    value = {"\ud800": "x"} if field == "labels" else "\ud800"
+    with pytest.raises(InvalidInput, match="not valid Unicode") as refused:
         codec.RUN.encode(replace(run, **{field: value}))
     assert refused.value.field == field
 

@@ -17,8 +17,8 @@ BROKERS = ["kafka-1", "kafka-2", "kafka-3"]
 PROCESSES = ["dispatcher-1", "dispatcher-2", "worker-1", "worker-2"]
 
 
-def test_it_is_three_brokers_the_topics_two_dispatchers_and_two_workers() -> None:
-    assert sorted(SERVICES) == sorted([*BROKERS, "topics", *PROCESSES])
+def test_it_is_three_brokers_the_topics_two_dispatchers_two_workers_and_who_watches_them() -> None:
+    assert sorted(SERVICES) == sorted([*BROKERS, "topics", *PROCESSES, "prometheus"])
     assert SERVICES["topics"]["command"] == ["topics", "create"]
     assert [SERVICES[name]["command"][0] for name in PROCESSES] == ["dispatcher"] * 2 + ["worker"] * 2
 
@@ -28,6 +28,8 @@ def test_every_image_is_pinned_or_built_here(name: str) -> None:
     service = SERVICES[name]
     if name in BROKERS:
         assert service["image"] == "apache/kafka:4.4.0"
+    elif name == "prometheus":
+        assert re.fullmatch(r"prom/prometheus:v\d+\.\d+\.\d+", service["image"])
     else:
         assert service["build"] == "."
 
@@ -57,7 +59,7 @@ def test_what_the_image_copies_is_in_the_build_context() -> None:
 
 def test_ports_are_published_on_the_loopback_only_and_once() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == len(set(published)) == len(BROKERS)
+    assert len(published) == len(set(published)) == len([*BROKERS, "prometheus"])
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
@@ -83,7 +85,7 @@ def test_everything_waits_for_what_it_needs() -> None:
 
 def test_everything_comes_back_after_a_crash() -> None:
     assert SERVICES["topics"]["restart"] == "on-failure"
-    assert {SERVICES[name]["restart"] for name in [*BROKERS, *PROCESSES]} == {"unless-stopped"}
+    assert {SERVICES[name]["restart"] for name in [*BROKERS, *PROCESSES, "prometheus"]} == {"unless-stopped"}
 
 
 def test_every_process_has_a_named_volume_of_its_own() -> None:
@@ -101,6 +103,27 @@ def test_data_lies_on_the_volume(name: str) -> None:
 @pytest.mark.parametrize("name", PROCESSES)
 def test_state_lies_on_the_volume(name: str) -> None:
     assert SERVICES[name]["volumes"][0].endswith(":" + SERVICES[name]["environment"]["DUELINE_STATE_DIR"])
+
+
+def test_prometheus_scrapes_every_process_where_it_serves_the_network_and_nobody_else() -> None:
+    config = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])
+    assert SERVICES["prometheus"]["configs"] == [
+        {"source": "prometheus", "target": "/etc/prometheus/prometheus.yml"}
+    ]
+    targets = [t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]]
+    environments = {name: SERVICES[name]["environment"] for name in PROCESSES}
+    assert targets == [f"{name}:{environments[name]['DUELINE_METRICS_PORT']}" for name in PROCESSES]
+    assert {e["DUELINE_METRICS_HOST"] for e in environments.values()} == {"0.0.0.0"}
+    assert not any("ports" in SERVICES[name] for name in PROCESSES)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_is_healthy_when_it_is_ready(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    port = SERVICES[name]["environment"]["DUELINE_METRICS_PORT"]
+    assert f"http://127.0.0.1:{port}/readyz" in check["test"][-1]
+    assert check["test"][:3] == ["CMD", "python", "-c"]
+    compile(check["test"][-1], "healthcheck", "exec")
 
 
 KEPT = {

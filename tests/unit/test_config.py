@@ -139,6 +139,24 @@ def test_the_state_directory_is_absolute_and_knows_home(setenv: Setenv) -> None:
         ("DUELINE_GROUP_PROTOCOL", "modern"),
         ("DUELINE_HTTP_ALLOW", "10.0.0.0/40"),
         ("DUELINE_HTTP_ALLOW", "fine.example,not fine"),
+        ("DUELINE_HTTP_ALLOW", "fine.example:0"),
+        ("DUELINE_HTTP_ALLOW", "fine.example:65536"),
+        ("DUELINE_HTTP_ALLOW", "http://fine.example"),
+        ("DUELINE_HTTP_ALLOW", "a.*.example"),
+        ("DUELINE_HTTP_SECRETS", "API"),
+        ("DUELINE_HTTP_SECRETS", "api@fine.example"),
+        ("DUELINE_HTTP_SECRETS", "API@10.0.0.0/8"),
+        ("DUELINE_HTTP_SECRETS", "API@"),
+        ("DUELINE_HTTP_TIMEOUT_MS", "99"),
+        ("DUELINE_SCRIPT_ALLOW", "bin/report"),
+        ("DUELINE_SCRIPT_ALLOW", "~/report"),
+        ("DUELINE_SCRIPT_ENV", "A=b"),
+        ("DUELINE_SCRIPT_ENV", "DUELINE_SECRET_API"),
+        ("DUELINE_SCRIPT_CPU_MS", "999"),
+        ("DUELINE_SCRIPT_MEMORY_MB", "0"),
+        ("DUELINE_SCRIPT_FILES", "many"),
+        ("DUELINE_TOPIC_ALLOW", "or ders"),
+        ("DUELINE_TOPIC_ALLOW", "a*b"),
     ],
 )
 def test_a_malformed_variable_is_named(setenv: Setenv, variable: str, value: str) -> None:
@@ -178,6 +196,34 @@ def test_hosts_and_networks_may_be_allowed(setenv: Setenv) -> None:
     setenv(DUELINE_HTTP_ALLOW="hooks.internal, *.svc.local,10.1.0.0/16,fd00::/8")
     assert load_settings().http_allow == ("hooks.internal", "*.svc.local", "10.1.0.0/16", "fd00::/8")
     assert load_settings(http_allow=["::1"]).http_allow == ("::1",)
+
+
+def test_hosts_may_have_a_port(setenv: Setenv) -> None:
+    allowed = ("hooks.internal:8080", "*.svc.local:80", "[::1]:8080", "127.0.0.1:9000")
+    setenv(DUELINE_HTTP_ALLOW=",".join(allowed))
+    assert load_settings().http_allow == allowed
+
+
+def test_what_the_built_in_handlers_may_do(setenv: Setenv, tmp_path: Path) -> None:
+    setenv(
+        DUELINE_HTTP_SECRETS="API@api.example, HOOK@*.example:8443",
+        DUELINE_SECRETS_DIR=str(tmp_path),
+        DUELINE_SCRIPT_ALLOW="/opt/jobs/, /usr/bin/report",
+        DUELINE_SCRIPT_ENV="TZ,REGION",
+        DUELINE_TOPIC_ALLOW="orders, audit.*, *",
+    )
+    settings = load_settings()
+    assert settings.http_secrets == ("API@api.example", "HOOK@*.example:8443")
+    assert settings.secrets_dir == tmp_path
+    assert settings.script_allow == ("/opt/jobs/", "/usr/bin/report")
+    assert settings.script_env == ("TZ", "REGION")
+    assert settings.topic_allow == ("orders", "audit.*", "*")
+
+
+def test_a_secret_is_no_setting_and_shown_nowhere(setenv: Setenv) -> None:
+    setenv(DUELINE_SECRET_API="hunter2")
+    assert unknown_variables() == []
+    assert "hunter2" not in str([*describe(load_settings())])
 
 
 # -- librdkafka keys -----------------------------------------------------------------------------------------

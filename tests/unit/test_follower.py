@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline import codec
+from pipeline.core import keys
 from pipeline.core.errors import InvalidInput, NotFound
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import AckState, Failure, JobStatus, Owned, Run
+from pipeline.core.job import Ack, AckState, Failure, Highest, JobStatus, Owned, Run
 from pipeline.follower import FRESH_MS, Wanted, headers_of
 from pipeline.ports import Put
 
@@ -153,6 +154,85 @@ def test_a_released_attempt_is_queued_again(store: Any) -> None:
     store.ack(run, AckState.RELEASED)
     view = store.follower.job(run.job_id)
     assert (view["status"], view["runs"][0]["attempts"][0]["outcome"]) == ("queued", "released")
+
+
+def test_a_released_attempt_is_told_beside_the_one_that_has_its_number_again(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    for state, token in ((AckState.STARTED, 1), (AckState.RELEASED, 1), (AckState.STARTED, 2)):
+        put_ack(store, run, state, token, worker=f"w{token}")
+    put_ack(store, run, AckState.SUCCEEDED, 2, worker="w2", log_tail="line 1\nline 2")
+    attempts = store.follower.job(run.job_id)["runs"][0]["attempts"]
+    told = [(a["attempt"], a["worker"], a["outcome"], a.get("log")) for a in attempts]
+    assert told == [(1, "w1", "released", None), (1, "w2", "succeeded", "line 1\nline 2")]
+
+
+def test_the_end_of_a_run_outranks_a_start_that_came_beside_it(store: Any) -> None:
+    """A holder finished, and the next owner had started it again before it read that."""
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    put_ack(store, run, AckState.STARTED, 1)
+    put_ack(store, run, AckState.SUCCEEDED, 1, result=b"1")
+    put_ack(store, run, AckState.STARTED, 2, attempt=2)
+    view = store.follower.job(run.job_id)
+    assert (view["status"], view["result"]) == ("succeeded", 1)
+    assert [a["outcome"] for a in view["runs"][0]["attempts"]] == ["succeeded", "lost"]
+
+
+def put_ack(store: Any, run: Run, state: AckState, token: int, attempt: int = 1, **more: Any) -> None:
+    values = {"worker": "w1", "started_at": DUE, **more}
+    ack = Ack(
+        job_id=run.job_id,
+        occurrence_id=run.occurrence_id,
+        run=run.run,
+        attempt=attempt,
+        token=token,
+        handler=run.handler,
+        state=state,
+        at=DUE,
+        work_offset=0,
+        **values,
+    )
+    key = (
+        keys.terminal_key(run.occurrence_id, run.run, attempt)
+        if state.terminal
+        else keys.started_key(run.occurrence_id, run.run, token)
+    )
+    partition = store.layout.work_partition(run.queue, run.serial or run.job_id)
+    store.cluster.append(Put(store.names.acks(run.queue), partition, key, codec.ACK.encode(ack)))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [("Stopped", JobStatus.STOPPED), ("Cancel", JobStatus.CANCELLED)]
+)
+def test_a_run_that_was_stopped_before_it_started(store: Any, error: str, status: JobStatus) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.CANCELLED, error=Failure(type=error, message="by request"))
+    view = store.follower.job(run.job_id)
+    assert view["status"] == status
+    (attempt,) = view["runs"][0]["attempts"]
+    assert (attempt["outcome"], attempt["started_at"]) == ("cancelled", None)
+
+
+def test_a_job_that_is_requeued_after_its_retry_was_dropped_is_no_longer_stopped(store: Any) -> None:
+    run = run_of()
+    retry, again = retry_of(run, DUE + 5_000), replace(run, run=2)
+    store.put(run)
+    store.fire(run)
+    store.put(retry)
+    store.end(retry, "stopped")
+    assert store.follower.job(run.job_id)["status"] == "stopped"
+    place = store.layout.work_partition("default", run.job_id)
+    highest = codec.HIGHEST.encode(Highest(run=2, queue="default", work_partition=place))
+    home = store.layout.home(run.job_id)
+    store.cluster.append(Put(store.names.jobs, home, keys.highest_key(run.job_id), highest))
+    assert store.follower.job(run.job_id)["status"] == "queued"
+    store.ack(again, AckState.SUCCEEDED)
+    assert store.follower.job(run.job_id)["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("end", ["dead", "cancelled"])

@@ -11,7 +11,7 @@ from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import NotFound
 from pipeline.core.ids import anonymous_id, keyed_id
-from pipeline.core.job import AckState, Command, Failure, Owned, Run
+from pipeline.core.job import AckState, Command, Event, Failure, JobStatus, Owned, Run
 from pipeline.follower.why import Reason
 from pipeline.ports import Put
 
@@ -230,3 +230,47 @@ def test_a_cancelled_job_waits_for_nothing(store: Any) -> None:
     assert why(store, run.job_id) == told
     with pytest.raises(NotFound):
         why(store, anonymous_id(DUE, 99))
+
+
+# -- stops and leases ---------------------------------------------------------------------------------------
+
+
+def stopped(store: Any, run: Run, number: int = 1) -> None:
+    event = Event(id=run.occurrence_id, kind="stopped", at=DUE, run=number, outcome="stopping")
+    key = keys.stopped_key(run.occurrence_id)
+    store.cluster.append(Put(store.names.jobs, store.layout.home(run.job_id), key, codec.EVENT.encode(event)))
+
+
+def test_a_run_that_is_asked_to_stop_says_so(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    working(store)
+    stopped(store, run)
+    asked = "; it was asked to stop at 2027-01-15T09:02:03.000Z"
+    assert asked in why(store, run.job_id).sentence
+    store.ack(run, AckState.STARTED)
+    assert why(store, run.job_id) == Reason(
+        JobStatus.RUNNING,
+        "attempt",
+        f"worker w1 started attempt 1 of run 1 at 2027-01-15T08:00:00.000Z and is running it{asked}",
+    )
+    again = replace(run, run=2)
+    store.put(again)
+    store.fire(again)
+    assert "asked to stop" not in why(store, run.job_id).sentence, "the stop was of an earlier run"
+
+
+def test_a_held_run_names_its_holder_and_the_owner_that_waits(store: Any) -> None:
+    run = run_of()
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.STARTED)
+    store.beat("w1", queues=("default",), handlers=("email.send",))
+    working(store, "w2")
+    reason = why(store, run.job_id)
+    assert reason.waits_for == "attempt"
+    assert reason.sentence.endswith("is running it; worker w2 owns its partition now and waits for that")
+    working(store, "w1")
+    store.leave("w2")
+    assert "waits for that" not in why(store, run.job_id).sentence

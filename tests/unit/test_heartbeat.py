@@ -10,6 +10,7 @@ from pipeline import codec
 from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.core.errors import StoreUnreachable
+from pipeline.core.hashing import text_hash
 from pipeline.core.job import Heartbeat
 from pipeline.heartbeat import INTERVAL_MS, Pulse, read_fleet
 from pipeline.ports import Put
@@ -86,3 +87,16 @@ def test_clock_probes_and_heartbeats_of_later_versions_are_passed_over(fleet: Fl
         fleet.appender.append(Put(FLEET, partition, b"probe", None))
         fleet.appender.append(Put(FLEET, partition, b"later", codec.HEARTBEAT.encode(beat("later"))[:-1]))
     assert fleet.alive() == ["a"]
+
+
+def test_the_last_heartbeat_is_repeated_only_while_its_loop_is_late(fleet: Fleet) -> None:
+    pulse, log = fleet.pulse("w"), fleet.cluster.partition(FLEET, text_hash("w") % 3)
+    pulse.repeat(0)  # nothing was said yet
+    pulse.beat(beat("w"), 0)
+    pulse.repeat(INTERVAL_MS)
+    assert log.end == 1
+    pulse.repeat(2 * INTERVAL_MS)
+    assert log.end == 2
+    pulse.leave()
+    pulse.repeat(9 * INTERVAL_MS)
+    assert log.end == 3

@@ -20,7 +20,8 @@ from pipeline.core.job import Ack, AckState, Failure, Millis, Run, Takeover
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 from pipeline.core.states import PartitionState
-from pipeline.lane import LEARNT_LIMIT, Delivery, Desk, Flight, Lane
+from pipeline.desk import Desk
+from pipeline.lane import LEARNT_LIMIT, Delivery, Flight, Lane
 from pipeline.ports import CommittedOffset, Put
 from pipeline.takeover import LaneTakeover
 

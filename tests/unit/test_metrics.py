@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import metrics as module
 from pipeline.core.clock import Reading
-from pipeline.core.handler import Cancel, Dead, Retry, Snooze
+from pipeline.core.handler import Cancel, Dead, InvalidPayload, Retry, Snooze, Stopped, TimedOut
 from pipeline.core.states import PartitionState
-from pipeline.metrics import WORDS_LIMIT, DispatcherMetrics, Metrics, WorkerMetrics
+from pipeline.metrics import WORDS_LIMIT, DispatcherMetrics, Metrics, WorkerMetrics, base
 from pipeline.ports import Call, Done
+from pipeline.service import counted
 from pipeline.service.counted import CountedExecutor, handler_outcome
 from pipeline.service.log import LogEvents
 
@@ -105,7 +105,7 @@ def test_a_recovery_lasts_from_assigned_or_a_set_back_to_running(
     metrics: DispatcherMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
     metrics.on("assigned", partitions=[1, 2, 3])
     metrics.on("revoked", partitions=[3])
     now[0] += 2
@@ -220,6 +220,8 @@ def test_what_happens_many_times_a_second_is_not_logged(capsys: pytest.CaptureFi
 
 
 class FakeExecutor:
+    abandoned = 0
+
     def __init__(self) -> None:
         self.done: list[Done] = []
         self.calls: list[Call] = []
@@ -245,11 +247,31 @@ def nothing() -> None:
     pass
 
 
-def test_attempts_are_counted_when_they_start_and_when_they_end(worker: WorkerMetrics) -> None:
-    inner = FakeExecutor()
-    executor = CountedExecutor(inner, worker, "mail")
+T0_S = 1_800_000_000.0
+"""The store's time in seconds at monotonic second 100."""
+
+
+@pytest.fixture
+def inner() -> FakeExecutor:
+    return FakeExecutor()
+
+
+@pytest.fixture
+def executor(worker: WorkerMetrics, inner: FakeExecutor, monkeypatch: pytest.MonkeyPatch) -> CountedExecutor:
+    monkeypatch.setattr(counted.time, "monotonic", lambda: 100.0)
+    return CountedExecutor(inner, worker, "mail", lambda: int(T0_S * 1000))
+
+
+def call(ticket: int, fired_ago_s: float = 0.0) -> Call:
+    """A call of a run that was fired so long before monotonic second 100."""
+    return Call(ticket, nothing, False, handler="send", fired_at=int((T0_S - fired_ago_s) * 1000))
+
+
+def test_attempts_are_counted_when_they_start_and_when_they_end(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
     for ticket in range(3):
-        executor.submit(Call(ticket, nothing, False))
+        executor.submit(call(ticket))
     inner.done = [Done(0, 1, None), Done(1, None, ValueError())]
     assert [done.ticket for done in executor.completed()] == [0, 1]
     assert value(worker, "attempts_started_total", queue="mail") == 3
@@ -258,6 +280,69 @@ def test_attempts_are_counted_when_they_start_and_when_they_end(worker: WorkerMe
     assert value(worker, "attempts_in_flight", queue="mail") == 1
     executor.close(0)
     assert inner.calls == []
+
+
+def test_a_call_is_measured_from_its_record_to_its_begin_and_from_there_to_its_end(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
+    executor.submit(call(1, fired_ago_s=0.5))
+    inner.done = [Done(1, None, None, began=99.75, ended=99.95)]
+    executor.completed()
+    assert value(worker, "start_delay_seconds_sum", queue="mail") == pytest.approx(0.25)
+    labels = {"handler": "send", "outcome": "returned"}
+    assert value(worker, "handler_duration_seconds_sum", **labels) == pytest.approx(0.2)
+    assert value(worker, "handler_duration_seconds_bucket", **labels, le="0.1") == 0
+    assert value(worker, "handler_duration_seconds_bucket", **labels, le="0.25") == 1
+    assert value(worker, "handler_duration_seconds_count", **labels) == 1
+
+
+def test_a_clock_that_reads_low_makes_no_negative_delay(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
+    executor.submit(call(1, fired_ago_s=-0.5))
+    inner.done = [Done(1, None, None, began=100.0, ended=100.0)]
+    executor.completed()
+    assert value(worker, "start_delay_seconds_sum", queue="mail") == 0
+
+
+def test_a_call_that_never_began_took_no_time_and_a_withdrawn_one_is_not_in_flight(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
+    executor.submit(call(1))
+    executor.submit(call(2))
+    inner.done = [Done(1, None, Stopped())]
+    executor.completed()
+    assert value(worker, "attempts_in_flight", queue="mail") == 1
+    assert executor.withdraw([2]) == {2}
+    assert value(worker, "attempts_in_flight", queue="mail") == 0
+    assert value(worker, "attempts_finished_total", queue="mail", outcome="stopped") == 1
+    assert value(worker, "start_delay_seconds_count", queue="mail") == 0
+
+
+def test_threads_that_handlers_outlived_are_shown(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
+    inner.abandoned = 2
+    executor.submit(call(1))
+    executor.completed()
+    assert value(worker, "threads_abandoned", queue="mail") == 2
+
+
+def test_the_edges_of_a_histogram_belong_to_the_bucket_below(worker: WorkerMetrics) -> None:
+    for limit in (0.01, 0.025, 0.04, 0.08):
+        worker.start_delay(f"q{limit}").observe([limit])
+        shown = value(worker, "start_delay_seconds_bucket", queue=f"q{limit}", le=str(limit))
+        assert shown == 1, "a limit that the product states"
+    worker.start_delay("mail").observe([1e9])
+    assert value(worker, "start_delay_seconds_bucket", queue="mail", le="60.0") == 0
+    assert value(worker, "start_delay_seconds_bucket", queue="mail", le="+Inf") == 1
+
+
+def test_handlers_stay_bounded_however_many_there_are(worker: WorkerMetrics) -> None:
+    for n in range(1_000):
+        worker.duration(f"h{n}", "returned").observe([0.1])
+    labels = {"handler": "other", "outcome": "returned"}
+    assert value(worker, "handler_duration_seconds_count", **labels) == 1_000 - WORDS_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -269,6 +354,9 @@ def test_attempts_are_counted_when_they_start_and_when_they_end(worker: WorkerMe
         (Done(0, None, Snooze(for_="1m")), "snooze"),
         (Done(0, Cancel("x"), None), "cancel"),
         (Done(0, None, Dead("x")), "dead"),
+        (Done(0, None, InvalidPayload("x")), "invalid_payload"),
+        (Done(0, None, TimedOut()), "timed_out"),
+        (Done(0, None, Stopped()), "stopped"),
     ],
 )
 def test_a_verb_counts_the_same_returned_or_raised(done: Done, outcome: str) -> None:
@@ -286,6 +374,58 @@ def test_a_workers_events_say_their_queue_and_acks_are_counted_by_it(
     ]
     assert value(worker, "acks_total", queue="mail") == 20
     assert value(worker, "ack_transaction_outcomes_count", queue="mail") == 1
+
+
+def test_dead_letters_of_acks_are_counted_by_reason(worker: WorkerMetrics) -> None:
+    worker.of_queue("mail").on("acked", outcomes=3, dead={"max_attempts": 2, "Some text: 4711": 1})
+    assert value(worker, "dead_letters_total", reason="max_attempts") == 2
+    assert value(worker, "dead_letters_total", reason="other") == 1
+    assert worker.finished == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "name", "count"),
+    [
+        ("ack_refused", {"outcomes": 7}, "acks_refused", 7),
+        ("fenced_ack", {}, "acks_fenced", 1),
+        ("held", {"partition": 2, "runs": ["a", "b"]}, "runs_found_held", 2),
+        ("held", {"partition": 2, "runs": 3}, "runs_found_held", 3),
+        ("reclaimed", {"job": "j"}, "runs_reclaimed", 1),
+        ("adopted", {}, "runs_adopted", 1),
+        ("offered", {}, "outcomes_offered", 1),
+        ("offer_taken", {}, "offers_taken", 1),
+        ("offer_ignored", {"offers": 2}, "offers_ignored", 2),
+        ("result_discarded", {"ticket": 9}, "results_discarded", 1),
+        ("stopped_run", {}, "runs_stopped", 1),
+    ],
+)
+def test_what_the_lease_comes_to_is_counted_by_queue(
+    worker: WorkerMetrics, action: str, fields: dict[str, Any], name: str, count: int
+) -> None:
+    worker.of_queue("mail").on(action, **fields)
+    assert value(worker, f"{name}_total", queue="mail") == count
+    assert value(worker, "events_total", action=action) == 1
+
+
+def test_a_queues_gauges_are_the_last_ones_told_and_absent_before(worker: WorkerMetrics) -> None:
+    assert value(worker, "runs_waiting", queue="mail") is None
+    worker.of_queue("mail").on("gauges", waiting=4, held=1, parked=2, paused=3, lag=90, oldest_gap_ms=2_500)
+    names = ("runs_waiting", "runs_held", "runs_parked", "partitions_paused", "work_lag_records")
+    assert [value(worker, name, queue="mail") for name in names] == [4, 1, 2, 3, 90]
+    assert value(worker, "oldest_gap_seconds", queue="mail") == 2.5
+    worker.of_queue("mail").on("gauges", waiting=0, lag=None)
+    assert value(worker, "runs_waiting", queue="mail") == 0
+    assert value(worker, "oldest_gap_seconds", queue="mail") == 2.5, "not told of"
+    unknown = value(worker, "work_lag_records", queue="mail")
+    assert unknown != unknown
+
+
+@pytest.mark.parametrize("action", ["acked", "gauges", "held", "ack_refused", "partition_stopped"])
+def test_a_workers_event_without_its_fields_harms_nobody(
+    worker: WorkerMetrics, told: Told, action: str
+) -> None:
+    worker.on(action)
+    assert told.lines == [(action, {})]
 
 
 # -- the page ------------------------------------------------------------------------------------------------

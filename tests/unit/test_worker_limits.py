@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from unit.shop import NAMES, Shop, steps
+from unit.shop import NAMES, Shop, steps, wait_out
 
 from pipeline import codec, worker
+from pipeline.adapters.executors import InlineExecutor
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import AckState
-from pipeline.ports import Put
+from pipeline.ports import Call, Put
 
 
 @pytest.fixture
@@ -110,60 +111,43 @@ def test_an_unknown_handler_is_told_of_once_a_minute(shop: Shop) -> None:
 # -- a job that kills its worker ----------------------------------------------------------------------------
 
 
-def killed(shop: Shop, name: str) -> None:
+def killed(shop: Shop, name: str, **limits: int) -> None:
     """A worker starts what it may, and dies with everything that it runs."""
-    one = shop.worker(name)
+    one = shop.worker(name, **limits)
     shop.executors[name].hold = True
-    steps(one)
+    wait_out(shop, one)
     shop.logs[name].expire()
 
 
-def test_a_job_that_kills_its_workers_takes_no_neighbour_with_it(shop: Shop) -> None:
+def test_the_last_attempt_before_the_limit_gets_a_process_of_its_own(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a job that kills its worker takes no neighbour with it, and nobody has to wait for it."""
+    calls: list[Call] = []
+    submit = InlineExecutor.submit
+    monkeypatch.setattr(InlineExecutor, "submit", lambda self, call: (calls.append(call), submit(self, call)))
     culprit = shop.fire()
-    innocents = [shop.fire().occurrence_id for _ in range(3)]
-    for name in "abc":
-        killed(shop, name)
-    assert len(shop.started()) == 2 * 4 + 1
-    steps(shop.worker("d"), 20)
+    killed(shop, "a")
+    killed(shop, "b")
+    late = shop.fire()
+    wait_out(shop, shop.worker("c"))
+    apart = [(call.task.run.occurrence_id, call.task.attempt) for call in calls if call.task is not None]
+    assert apart == [(culprit.occurrence_id, 3)]
+    assert {ack.occurrence_id for ack in shop.terminal()} == {culprit.occurrence_id, late.occurrence_id}
+
+
+def test_a_run_that_killed_too_many_workers_is_dead_and_no_other(shop: Shop) -> None:
+    culprit = shop.fire()
+    killed(shop, "a", max_worker_deaths=2)
+    killed(shop, "b", max_worker_deaths=2)
+    innocent = shop.fire()
+    wait_out(shop, shop.worker("c", max_worker_deaths=2))
     (letter,) = shop.dead()
     assert letter.run is not None
     assert (letter.reason, letter.run.occurrence_id) == ("max_worker_deaths", culprit.occurrence_id)
-    ended = [ack.occurrence_id for ack in shop.terminal() if ack.state is AckState.SUCCEEDED]
-    assert sorted(ended) == sorted(innocents)
-
-
-def test_while_a_suspect_waits_or_runs_nothing_else_starts(shop: Shop) -> None:
-    suspects = [shop.fire().occurrence_id for _ in range(2)]
-    killed(shop, "a")
-    heir = shop.worker("b", max_worker_deaths=2)
-    shop.executors["b"].hold = True
-    late = shop.fire().occurrence_id
-    steps(heir)
-    # The late one came in one batch with the suspects: they wait for it.
-    assert [flight.occurrence_id for flight in heir.heartbeat().in_flight] == [late]
-    last = shop.fire().occurrence_id
-    in_flight = []
-    for _ in range(4):
-        shop.executors["b"].hold = False
-        heir.step(0)
-        shop.executors["b"].hold = True
-        steps(heir, 3)
-        in_flight.append([flight.occurrence_id for flight in heir.heartbeat().in_flight])
-    assert in_flight == [[suspects[0]], [suspects[1]], [last], []]
-
-
-def test_suspects_of_a_lost_partition_are_dropped(shop: Shop) -> None:
-    for _ in range(2):
-        shop.fire()
-    killed(shop, "a")
-    heir = shop.worker("b", max_worker_deaths=2)
-    shop.executors["b"].hold = True
-    steps(heir)
-    assert len(heir.heartbeat().in_flight) == 1
-    heir.lost([0])
-    shop.executors["b"].hold = False
-    steps(heir, 3)
-    assert len(shop.started()) == 3
+    assert [a.occurrence_id for a in shop.terminal() if a.state is AckState.SUCCEEDED] == [
+        innocent.occurrence_id
+    ]
 
 
 # -- back-pressure ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 
 from pipeline.core.errors import DuelineError, StoreUnreachable
@@ -11,7 +12,7 @@ from pipeline.dev.bench.figures import Figure, at_most, spread
 from pipeline.dev.bench.lateness import SETTLE_MS, collected
 from pipeline.dev.bench.load import far, steady
 from pipeline.dev.bench.observer import Observer, Seen
-from pipeline.dev.bench.process import DispatcherProcess
+from pipeline.dev.bench.process import DispatcherProcess, OwnerProcess
 from pipeline.dev.bench.site import Site, site
 from pipeline.dev.bench.throughput import PATIENCE_S, SLACK, Context, pace_ms
 
@@ -101,7 +102,7 @@ def takeover(context: Context, plots: dict[str, list[float]]) -> list[Figure]:
 def _struck(here: Site, fault: Fault) -> tuple[list[Seen], int]:
     """All records, and when the fault came (epoch ms). DuelineError if one is missing or came twice."""
     dispatchers = [here.dispatcher(), here.dispatcher()]
-    _balanced(dispatchers, here.layout.partitions)
+    balanced(dispatchers, here.layout.partitions)
     count = int(RATE * SECONDS)
     start = here.now() + SETTLE_MS + int(count * pace_ms(here) * SLACK)
     with here.observer() as observer:
@@ -118,17 +119,17 @@ def _struck(here: Site, fault: Fault) -> tuple[list[Seen], int]:
     return seen, at
 
 
-def _balanced(dispatchers: list[DispatcherProcess], partitions: int) -> None:
+def balanced(owners: Sequence[OwnerProcess], partitions: int) -> None:
     """Until they run all partitions between them, each some."""
     deadline = time.monotonic() + BALANCE_TIMEOUT_S
     while True:
-        shares = [len(dispatcher.running()) for dispatcher in dispatchers]
+        shares = [len(owner.running()) for owner in owners]
         if min(shares) > 0 and sum(shares) == partitions:
             return
-        for dispatcher in dispatchers:
-            dispatcher.check()
+        for owner in owners:
+            owner.check()
         if time.monotonic() > deadline:
-            raise StoreUnreachable(f"the dispatchers run {shares} of {partitions} partitions")
+            raise StoreUnreachable(f"the {owners[0].role}s run {shares} of {partitions} partitions")
         time.sleep(0.05)
 
 

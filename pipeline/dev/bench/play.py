@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
-from pipeline.dev.bench import commands, faults, lateness, plot, throughput
+from pipeline.dev.bench import commands, crew, faults, lateness, plot, starts, throughput, workers
 from pipeline.dev.bench.bare import COMPRESSION, bare, records
 from pipeline.dev.bench.figures import Figure, missed
 from pipeline.dev.bench.load import PAYLOAD_BYTES
@@ -34,6 +34,7 @@ class Scale:
     pending: int
     overdue: int
     on_disk: int
+    waiting: int
     rates: tuple[int, ...] = (RATE, 10_000)
     seconds: float = 10.0
 
@@ -47,6 +48,7 @@ class Scale:
             pending=max(1, int(self.pending * share)),
             overdue=max(1, int(self.overdue * share)),
             on_disk=max(1, int(self.on_disk * share)),
+            waiting=max(1, int(self.waiting * share)),
             rates=tuple(dict.fromkeys(max(1, min(rate, jobs // 10)) for rate in self.rates)),
             seconds=min(self.seconds, max(1.0, jobs / 10_000)),
         )
@@ -54,7 +56,13 @@ class Scale:
 
 SCALES: Mapping[str, Scale] = {
     "small": Scale(
-        jobs=100_000, drains=(100_000,), pending=100_000, overdue=50_000, on_disk=500_000, seconds=5.0
+        jobs=100_000,
+        drains=(100_000,),
+        pending=100_000,
+        overdue=50_000,
+        on_disk=500_000,
+        waiting=100_000,
+        seconds=5.0,
     ),
     "full": Scale(
         jobs=1_000_000,
@@ -62,6 +70,7 @@ SCALES: Mapping[str, Scale] = {
         pending=1_000_000,
         overdue=500_000,
         on_disk=10_000_000,
+        waiting=1_000_000,
         seconds=20.0,
     ),
 }
@@ -91,6 +100,11 @@ SHAPES: Mapping[str, Shape] = {
     "takeover": lambda c, s, p: faults.takeover(c, p.lateness),
     "commands": lambda c, s, p: commands.answers(c, s.drains[0], p.lateness),
     "cancelled": lambda c, s, p: commands.cancelled(c, s.drains[0]),
+    "worker": lambda c, s, p: workers.throughput(c, s.drains[0]),
+    "instant": lambda c, s, p: starts.instant(c, s.drains[0]),
+    "start-latency": lambda c, s, p: starts.latency(c, s.rates[0], s.seconds, p.lateness),
+    "worker-kill": lambda c, s, p: crew.changes(c, s.jobs),
+    "worker-memory": lambda c, s, p: workers.memory(c, s.waiting),
     "disk": lambda c, s, p: lateness.grown(c, s.pending, s.on_disk, s.rates[0], s.seconds),
 }
 """In this order. `create` measures the index too, `commands` cancel and reschedule."""

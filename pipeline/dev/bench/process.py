@@ -1,4 +1,4 @@
-"""A dispatcher as an operator starts it, and what its log lines say it has reached, to the millisecond."""
+"""A dispatcher or a worker as an operator starts it, and what its log lines say it has reached, to the millisecond."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pipeline
 from pipeline.config import Settings
@@ -30,18 +31,24 @@ class Moment(NamedTuple):
     at: int
     action: str
     partitions: frozenset[int]
+    process: str = ""
 
 
-class DispatcherProcess:
-    """One `dueline dispatcher`. Start it from the main thread: it dies with that."""
+class OwnerProcess:
+    """One `dueline dispatcher` or `dueline worker`. Start it from the main thread: it dies with that. `more`:
+    variables beside those of the settings."""
 
-    def __init__(self, settings: Settings, state: Path, log: Path) -> None:
-        env = environment(settings, os.environ) | {"DUELINE_STATE_DIR": str(state)}
+    role: ClassVar[str]
+
+    def __init__(
+        self, settings: Settings, state: Path, log: Path, *options: str, more: Mapping[str, str] | None = None
+    ) -> None:
+        env = {**environment(settings, os.environ), "DUELINE_STATE_DIR": str(state), **(more or {})}
         self.log = log
         self.started_at = wall_ms()
         # As `python -m` puts the directory first, ours: a directory `pipeline` where the user stands must not win.
         self._process = spawn(
-            [sys.executable, "-m", "pipeline", "dispatcher"],
+            [sys.executable, "-m", "pipeline", self.role, *options],
             env=env,
             cwd=Path(pipeline.__file__).parents[1],
             stderr=subprocess.PIPE,
@@ -54,6 +61,11 @@ class DispatcherProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; of one that a signal ended, its negative."""
+        return self._process.poll()
 
     def _read(self) -> None:
         assert self._process.stderr is not None
@@ -73,7 +85,7 @@ class DispatcherProcess:
             self._reader.join(1.0)
             lines = self.log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:]
             told = "".join(f"\n  {line}" for line in lines)
-            raise DuelineError(f"a dispatcher ended ({describe_exit(self._process.returncode)}){told}")
+            raise DuelineError(f"a {self.role} ended ({describe_exit(self._process.returncode)}){told}")
 
     def running(self) -> frozenset[int]:
         """Partitions it runs now."""
@@ -86,7 +98,7 @@ class DispatcherProcess:
             self.check()
             if time.monotonic() > deadline:
                 raise StoreUnreachable(
-                    f"a dispatcher runs {len(self.running())} of {partitions} partitions after {timeout_s:.0f} s"
+                    f"a {self.role} runs {len(self.running())} of {partitions} partitions after {timeout_s:.0f} s"
                 )
             time.sleep(POLL_S)
         return next(moment.at for moment in reversed(self.moments) if moment.action == "running")
@@ -94,6 +106,11 @@ class DispatcherProcess:
     def first(self, action: str) -> int:
         """When it first said so; epoch ms."""
         return next(moment.at for moment in self.moments if moment.action == action)
+
+    @property
+    def name(self) -> str:
+        """Its process id in the store's records."""
+        return next(moment.process for moment in self.moments if moment.action == "started")
 
     def memory_mb(self) -> dict[str, float]:
         """Resident now and at most, MB; empty where /proc does not tell."""
@@ -140,11 +157,20 @@ class DispatcherProcess:
             self._process.stderr.close()
 
 
+class DispatcherProcess(OwnerProcess):
+    role = "dispatcher"
+
+
+class WorkerProcess(OwnerProcess):
+    role = "worker"
+
+
 def read_moment(line: bytes, at: int) -> Moment | None:
     """None for a line that is no event."""
     try:
         event: Any = json.loads(line)
-        return Moment(at, event["action"], frozenset(event.get("partitions") or ()))
+        action = event["action"]
+        return Moment(at, action, frozenset(event.get("partitions") or ()), event.get("process") or "")
     except (ValueError, KeyError, TypeError):
         return None
 

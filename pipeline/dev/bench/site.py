@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -19,15 +20,18 @@ from pipeline.config import Settings, load_settings, running_dev_store
 from pipeline.core.errors import InvalidInput
 from pipeline.core.layout import Layout
 from pipeline.dev import jars
+from pipeline.dev.bench.handlers import APP
 from pipeline.dev.bench.load import far, jobs
+from pipeline.dev.bench.marks import VARIABLE, MarkReader
 from pipeline.dev.bench.observer import Observer, due_of_anonymous
-from pipeline.dev.bench.process import DispatcherProcess
+from pipeline.dev.bench.process import DispatcherProcess, OwnerProcess, WorkerProcess
 from pipeline.dev.broker import EmbeddedBroker
 from pipeline.dev.demo.watch import store_ahead_ms
 
 STORE_TIMEOUT_MS = 10_000
 DELETE_TIMEOUT_S = 10.0
 Tell = Callable[[str], None]
+P = TypeVar("P", bound=OwnerProcess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ def opened(told: str | None, directory: Path, tell: Tell) -> Iterator[Store]:
 
 
 class Site:
-    """One installation under a prefix that nobody else has, its client and its dispatcher processes. Use from the
+    """One installation under a prefix that nobody else has, its client, its dispatchers and workers. Use from the
     main thread; what it opens is closed with `stack`, which also deletes its topics."""
 
     def __init__(self, store: Store, directory: Path, stack: ExitStack) -> None:
@@ -97,7 +101,7 @@ class Site:
             closing(kafka_clock(store.bootstrap, self.settings.names.fleet, kafka))
         )
         self._stack = stack
-        self._started = 0
+        self._owners: list[OwnerProcess] = []
         self.create(far(1, self.now()))  # the client connects at first use, which is no part of any figure
 
     @property
@@ -120,14 +124,33 @@ class Site:
     def dispatcher(self, *, state: Path | None = None) -> DispatcherProcess:
         """Start one; it is stopped with the site, if it still runs then. `state`: a directory of its own, so that it
         finds no index of an earlier one."""
-        self._started += 1
-        process = DispatcherProcess(
-            self.settings,
-            state or self.settings.state_dir,
-            self.directory / f"dispatcher-{self._started}.log",
-        )
+        state = state or self.settings.state_dir
+        process = DispatcherProcess(self.settings, state, self._log("dispatcher"))
+        return self._kept(process)
+
+    def worker(self, *, concurrency: int) -> WorkerProcess:
+        """Start one of the bench's own handlers; it is stopped with the site, if it still runs then."""
+        options = "--app", APP, "--concurrency", str(concurrency)
+        marks = {VARIABLE: str(self.directory)}
+        state = self.settings.state_dir
+        return self._kept(WorkerProcess(self.settings, state, self._log("worker"), *options, more=marks))
+
+    def _log(self, role: str) -> Path:
+        return self.directory / f"{role}-{len(self._owners) + 1}.log"
+
+    def _kept(self, process: P) -> P:
+        self._owners.append(process)
         self._stack.callback(process.end)
         return process
+
+    def end(self) -> None:
+        """End all that were started here, in order: what they have begun is done then."""
+        for process in self._owners:
+            process.end()
+
+    def marks(self) -> MarkReader:
+        """When the handlers of this site's workers began."""
+        return MarkReader(self.directory)
 
     def observer(self, due_in: Callable[[bytes], int] = due_of_anonymous) -> Observer:
         """Of the work topic, from its end on. `due_in` reads a due time from a record key."""
@@ -141,16 +164,17 @@ class Site:
 
 
 def _forget(settings: Settings) -> None:
-    """Delete the topics and the group of this prefix. What cannot be deleted stays: the figures are taken."""
+    """Delete the topics and the groups of this prefix. What cannot be deleted stays: the figures are taken."""
     admin = AdminClient({**settings.client_config(), "log_level": 0})
     with suppress(KafkaException, TimeoutError):
         present = admin.list_topics(timeout=DELETE_TIMEOUT_S).topics
         topics = [topic for topic in present if topic.startswith(f"{settings.prefix}.")]
         futures = list(admin.delete_topics(topics, operation_timeout=DELETE_TIMEOUT_S).values())
-        group = [settings.names.dispatcher_group]
-        futures += admin.delete_consumer_groups(group, request_timeout=DELETE_TIMEOUT_S).values()
+        groups = [settings.names.dispatcher_group, settings.names.worker_group(settings.queue)]
+        futures += admin.delete_consumer_groups(groups, request_timeout=DELETE_TIMEOUT_S).values()
         for future in futures:
-            future.result(DELETE_TIMEOUT_S)
+            with suppress(KafkaException):  # a group that nobody joined
+                future.result(DELETE_TIMEOUT_S)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.ids import keyed_id
-from pipeline.core.job import AckState, Owned
+from pipeline.core.job import AckState, Failure, Owned
 
 ANON = "j" + "0" * 26
 DUE_MS = "1800000600000"
@@ -97,10 +97,22 @@ def test_cancel_without_an_answer_is_unknown(dueline: Any) -> None:
     assert (ran.code, ran.json("job_cancel")["outcome"]) == (1, "unknown")
 
 
-def test_stop_is_refused_and_nothing_is_asked(dueline: Any, store: Any) -> None:
-    ran = dueline("job", "cancel", ANON, "--stop")
-    assert (ran.code, ran.out, store.commands) == (2, "", [])
-    assert ran.err.startswith("dueline: --stop: not supported yet")
+@pytest.mark.parametrize(
+    ("state", "outcome", "code"),
+    [(None, "stopping", 0), (AckState.CANCELLED, "stopped", 0), (AckState.SUCCEEDED, "too_late", 4)],
+)
+def test_a_run_that_fired_is_stopped(
+    dueline: Any, store: Any, state: AckState | None, outcome: str, code: int
+) -> None:
+    dueline("job", "create", "h", "--now")
+    (run,) = store.runs()
+    store.fire(run)
+    if state is not None:
+        store.ack(run, state, error=Failure(type="Stopped", message=""))
+    answering(store, "stopping")
+    ran = dueline("job", "cancel", run.job_id, "--stop", "--wait", "100ms", "--json")
+    assert (ran.code, ran.json("job_cancel")) == (code, {"id": run.job_id, "outcome": outcome})
+    assert [command.verb for command in store.commands] == ["stop"]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "reschedule", "update", "requeue", "why"])

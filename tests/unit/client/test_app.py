@@ -28,6 +28,47 @@ def test_nothing_connects_before_the_store_is_needed(store: Any, app: Any) -> No
     assert store.appenders == []
 
 
+def test_an_app_takes_over_what_others_declare(store: Any, app: Any) -> None:
+    class Noted:
+        def before(self, ctx: object) -> None: ...
+
+        def headers(self) -> dict[str, str]:
+            return {"noted": "1"}
+
+    told: list[Any] = []
+    noted, billing = Noted(), Dueline()
+
+    @billing.job("bill", retry=None, aliases=["invoice"])
+    def bill(ctx: object) -> None: ...
+
+    billing.on_dead(told.append)
+    whole = Dueline(connect=store.connect, include=[billing, app], middleware=[noted])
+    assert whole.registry.names() == ("bill", "invoice")
+    assert whole.registry.get("invoice").middleware == (noted,)  # type: ignore[union-attr]
+    assert whole.registry.dead_hooks == (told.append,)
+    with pytest.raises(InvalidInput, match=r"^include: .* is no Dueline"):
+        whole.include(billing.registry)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"^middleware: "):
+        whole.use(object())
+
+
+def test_middleware_puts_headers_on_every_job(store: Any, app: Any) -> None:
+    class Tenant:
+        def headers(self) -> dict[str, str]:
+            return {"tenant": "7"}
+
+    app.use(Tenant())
+    app.schedule("a", in_="1s")
+    asyncio.run(app.aschedule("b", in_="1s", headers={"tenant": "own"}))
+    list(app.schedule_many([{"handler": "c", "in_": 1}, {"handler": "d", "in_": 1, "headers": {"x": "y"}}]))
+    assert {run.handler: run.headers for run in store.runs()} == {
+        "a": {"tenant": "7"},
+        "b": {"tenant": "own"},
+        "c": {"tenant": "7"},
+        "d": {"tenant": "7", "x": "y"},
+    }
+
+
 def test_a_created_job_stands_at_its_home(store: Any, app: Any) -> None:
     ref = app.schedule("email.send", {"to": "a@b"}, in_="10m")
     (record,) = store.jobs()
@@ -174,11 +215,6 @@ def test_live_handlers_are_those_of_fresh_heartbeats(store: Any, app: Any) -> No
     store.clock.advance(6_000)
     store.beat("w2", handlers=("email.send",))
     assert app.live_handlers() == {"email.send"}
-
-
-def test_what_is_not_there_yet_says_so(app: Any) -> None:
-    with pytest.raises(InvalidInput, match="not supported yet"):
-        app.result("j")
 
 
 def test_close_flushes_and_a_later_call_connects_anew(store: Any, app: Any) -> None:

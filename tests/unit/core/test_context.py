@@ -1,6 +1,5 @@
 """What a handler is given."""
 
-import logging
 
 from sides import Quiet
 
@@ -22,7 +21,6 @@ def test_a_handler_sees_when_it_should_stop():
         attempt=1,
         idempotency_key="j",
         token=1,
-        logger=logging.LoggerAdapter(logging.getLogger("test"), {}),
         side=side,
     )
     assert not context.cancelled

@@ -1,6 +1,5 @@
-"""What a handler may be, what it may answer, and what becomes of the run."""
+"""What a handler may answer, and what becomes of the run."""
 
-import functools
 import json
 from datetime import timedelta
 
@@ -13,17 +12,22 @@ from pipeline.core.handler import (
     Cancelled,
     Dead,
     DeadEnd,
+    Fenced,
+    InvalidPayload,
     Registry,
     Retry,
     Retrying,
     Snooze,
+    Stopped,
     Succeeded,
+    TimedOut,
     decide,
     encode_result,
     failure_of,
 )
 from pipeline.core.job import LATEST, Failure, Run
 from pipeline.core.retry import RetryPolicy
+from pipeline.core.verbs import RemoteError
 
 NOW = 1_893_456_000_000
 
@@ -35,19 +39,6 @@ class Half:
 
 def send(ctx, to, subject="hello"):
     return (ctx, to, subject)
-
-
-def send_whole(ctx, payload):
-    return (ctx, payload)
-
-
-async def send_async(ctx, **payload):
-    return payload
-
-
-class Sender:
-    async def __call__(self, ctx):
-        return ctx
 
 
 def run_of(**changes):
@@ -67,94 +58,8 @@ def run_of(**changes):
 
 
 def answer(value=None, error=None, **changes):
-    spec = Registry().add("email.send", send, max_attempts=3, retry=RetryPolicy(base_ms=1_000))
+    spec = Registry().add("email.send", send, max_attempts=3, timeout="90s", retry=RetryPolicy(base="1s"))
     return decide(spec, run_of(**changes), value=value, error=error, now=NOW, random=Half())
-
-
-# -- registration
-
-
-def test_a_handler_is_registered_with_its_settings():
-    registry = Registry()
-    spec = registry.add("email.send", send, max_attempts=7, timeout="30s", retry=RetryPolicy(base_ms=5))
-    assert registry.get("email.send") is spec
-    assert registry.get("other") is None
-    assert (spec.function, spec.asynchronous, spec.whole_payload) == (send, False, False)
-    assert (spec.max_attempts, spec.timeout_ms, spec.retry.base_ms) == (7, 30_000, 5)
-    assert registry.add("plain", send).timeout_ms is None
-    assert registry.names() == ("email.send", "plain")
-
-
-@pytest.mark.parametrize(
-    ("function", "asynchronous"),
-    [(send, False), (send_async, True), (Sender(), True), (functools.partial(send_async), True)],
-    ids=["function", "coroutine function", "instance", "partial"],
-)
-def test_asynchronous_handlers_are_recognised(function, asynchronous):
-    assert Registry().add("a", function).asynchronous is asynchronous
-
-
-@pytest.mark.parametrize(
-    ("field", "name", "function", "options"),
-    [
-        ("handler", "Email", send, {}),
-        ("handler", "nul\0", send, {}),
-        ("handler", "email", lambda: None, {}),
-        ("handler", "email", lambda *, ctx: None, {}),
-        ("handler", "email", 7, {}),
-        ("max_attempts", "email", send, {"max_attempts": 0}),
-        ("timeout", "email", send, {"timeout": "soon"}),
-        ("timeout", "email", send, {"timeout": timedelta(0)}),
-    ],
-    ids=str,
-)
-def test_what_cannot_work_is_refused_at_registration(field, name, function, options):
-    with pytest.raises(InvalidInput, match=f"^{field}: "):
-        Registry().add(name, function, **options)
-
-
-def test_a_name_belongs_to_one_function():
-    registry = Registry()
-    registry.add("email", send)
-    assert registry.add("email", send) is registry.get("email")
-    with pytest.raises(InvalidInput, match=r"^handler: 'email' is already registered for .*\.send$"):
-        registry.add("email", send_whole)
-
-
-def test_registries_are_joined():
-    one, other, third = Registry(), Registry(), Registry()
-    one.add("a", send)
-    other.add("b", send)
-    third.add("a", send_whole)
-    one.include(other)
-    assert one.names() == ("a", "b")
-    with pytest.raises(InvalidInput, match="already registered"):
-        one.include(third)
-
-
-# -- calls
-
-
-def test_the_payload_is_passed_by_name():
-    spec = Registry().add("email", send)
-    assert spec.invoke("ctx", {"to": "a@b"}) == ("ctx", "a@b", "hello")
-
-
-def test_no_payload_is_no_argument():
-    assert Registry().add("email", lambda ctx: ctx).invoke("ctx", None) == "ctx"
-
-
-@pytest.mark.parametrize("payload", [{"to": "a@b"}, [1, 2], None])
-def test_a_parameter_named_payload_gets_it_whole(payload):
-    assert Registry().add("email", send_whole).invoke("ctx", payload) == ("ctx", payload)
-
-
-@pytest.mark.parametrize(
-    "payload", [[1, 2], "text", {"subject": "no to"}, {"to": 1, "unknown": 2}, {"ctx": 1}]
-)
-def test_a_payload_that_does_not_fit_fails_as_any_call_does(payload):
-    with pytest.raises(TypeError):
-        Registry().add("email", send).invoke("ctx", payload)
 
 
 # -- decisions
@@ -192,6 +97,46 @@ def test_verbs_may_be_returned_or_raised(how):
     assert answer(**{how: Cancel("paid")}) == Cancelled(reason="paid")
     assert answer(**{how: Dead("no address")}) == DeadEnd(
         reason="dead_by_handler", error=Failure(type="Dead", message="no address")
+    )
+
+
+@pytest.mark.parametrize("how", ["value", "error"])
+def test_an_invalid_payload_is_dead_at_once_and_says_so(how):
+    assert answer(**{how: InvalidPayload("payload.to: missing")}) == DeadEnd(
+        reason="invalid_payload", error=Failure(type="InvalidPayload", message="payload.to: missing")
+    )
+
+
+@pytest.mark.parametrize(("limit", "text"), [(None, "90 s"), (1_500, "1.5 s")])
+def test_a_time_out_is_a_failure_that_names_its_limit(limit, text):
+    decision = answer(error=TimedOut(), timeout_ms=limit)
+    late = Failure(type="TimedOut", message=f"email.send did not come back within {text}")
+    assert decision == Retrying(at=NOW + 500, failures=1, error=late, spends=True)
+    assert answer(error=TimedOut(), failures=2, timeout_ms=limit) == DeadEnd(
+        reason="max_attempts", error=late
+    )
+
+
+def test_a_stopped_run_ends_as_cancelled():
+    assert answer(error=Stopped()) == Cancelled(reason="stopped")
+
+
+def test_a_fenced_attempt_leaves_the_job_to_the_one_that_took_over():
+    assert answer(error=Fenced("token 7 < 9")) == Cancelled(reason="token 7 < 9")
+
+
+@pytest.mark.parametrize("kind", [Stopped, TimedOut])
+def test_what_only_others_raise_is_no_verb_to_return(kind):
+    assert isinstance(answer(kind()), Succeeded)
+
+
+def test_a_coroutine_that_nobody_awaits_is_a_failure():
+    async def late():
+        raise AssertionError
+
+    decision = answer(late())
+    assert decision.error == Failure(
+        type="NotAwaited", message="email.send returned a coroutine that nobody awaits"
     )
 
 
@@ -238,6 +183,12 @@ def test_a_verb_raised_from_an_error_tells_of_that_error():
     assert failure_of(raised(Retry(after="1s"), ConnectionError("refused"))) == Failure(
         type="ConnectionError", message="refused"
     )
+
+
+def test_an_error_of_another_process_is_what_it_told():
+    told = Failure(type="KeyError", message="'to'", trace="there")
+    assert failure_of(RemoteError(told)) is told
+    assert failure_of(raised(Retry(after="1s"), RemoteError(told))) is told
 
 
 def test_a_long_error_is_cut():

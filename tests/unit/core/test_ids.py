@@ -147,3 +147,15 @@ def test_bytes_are_an_id_exactly_where_their_text_is_one(data):
             ids.due_in(data)
     else:
         assert ids.due_in(data) == expected
+
+
+@given(st.text(max_size=30) | st.from_regex(r"j[0-9a-z]{26}", fullmatch=True))
+def test_whatever_parses_as_an_id_passes_its_check_and_nothing_else(text):
+    def passes(check) -> bool:
+        try:
+            check(text)
+        except Undecodable:
+            return False
+        return True
+
+    assert passes(ids.check_id) is passes(ids.parse_id)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -23,9 +24,15 @@ ALMOST_ONE = Always(math.nextafter(1, 0))
 
 
 def test_the_ceiling_doubles_up_to_the_cap():
-    policy = RetryPolicy(base_ms=1_000, factor=2.0, cap_ms=10_000)
+    policy = RetryPolicy(base="1s", factor=2.0, cap="10s")
     ceilings = [backoff(policy, failures, Always(1.0)) for failures in range(1, 7)]
     assert ceilings == [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]
+
+
+def test_durations_are_what_they_are_everywhere():
+    policy = RetryPolicy(base=timedelta(seconds=5), cap=60)
+    assert (policy.base_ms, policy.cap_ms) == (5_000, 60_000)
+    assert repr(policy) == "RetryPolicy(base=datetime.timedelta(seconds=5), factor=2.0, cap=60)"
 
 
 def test_the_jitter_is_full():
@@ -41,7 +48,7 @@ def test_the_jitter_is_full():
     st.integers(1, 10**9),
 )
 def test_never_over_the_cap_never_an_overflow(base, factor, more, failures):
-    policy = RetryPolicy(base_ms=base, factor=factor, cap_ms=base + more)
+    policy = RetryPolicy(base=f"{base}ms", factor=factor, cap=f"{base + more}ms")
     assert 0 <= backoff(policy, failures, ALMOST_ONE) <= base + more
 
 
@@ -56,11 +63,15 @@ def test_a_herd_is_spread_evenly():
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("base_ms", {"base_ms": 0}),
+        ("base", {"base": 0}),
+        ("base", {"base": "soon"}),
+        ("base", {"base": True}),
         ("factor", {"factor": 0.5}),
         ("factor", {"factor": math.nan}),
         ("factor", {"factor": math.inf}),
-        ("cap_ms", {"base_ms": 10, "cap_ms": 9}),
+        ("factor", {"factor": "two"}),
+        ("cap", {"cap": None}),
+        ("cap", {"base": 10, "cap": "9s"}),
     ],
 )
 def test_absurd_policies_are_refused(field, values):

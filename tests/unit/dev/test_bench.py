@@ -138,6 +138,15 @@ def test_the_report_has_its_schema_and_counts_what_was_missed() -> None:
     assert found["missed"] == 1
 
 
+@pytest.mark.parametrize(
+    ("shape", "unit"),
+    [("worker", "runs/s"), ("worker-kill", "runs"), ("instant", "ms"), ("worker-memory", "MB")],
+)
+def test_figures_of_workers_are_in_the_schema(shape: str, unit: str) -> None:
+    found = [Figure(shape=shape, name="a worker's", value=1, unit=unit, target=at_most(0))]
+    jsonschema.validate(report(Store(kind="running", bootstrap="a:1"), found, {shape: 5}, None, 6), SCHEMA)
+
+
 def test_every_shape_is_in_the_schema() -> None:
     known = SCHEMA["properties"]["figures"]["items"]["properties"]["shape"]["enum"]
     assert set(known) == {*SHAPES, "index"}, "create measures the index too"
@@ -200,6 +209,7 @@ def test_a_scale_keeps_its_proportions_at_another_size(scale: Scale) -> None:
     assert sized.jobs == 1_000
     assert all(drain % 4 == 0 and drain > 0 for drain in sized.drains)
     assert max(sized.rates) <= 100
+    assert sized.waiting == 1_000 * scale.waiting // scale.jobs
     assert sized.seconds >= 1
 
 
@@ -222,6 +232,7 @@ def test_a_log_line_is_a_moment_and_anything_else_is_none() -> None:
         7, "running", frozenset({1, 2})
     )
     assert read_moment(b'{"action":"started"}', 7) == Moment(7, "started", frozenset())
+    assert read_moment(b'{"action":"started","process":"a.0"}', 7) == Moment(7, "started", frozenset(), "a.0")
     assert read_moment(b"Traceback (most recent call last):\n", 7) is None
     assert read_moment(b"[]", 7) is None
 

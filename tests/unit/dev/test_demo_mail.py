@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import smtplib
 import time
 from collections.abc import Iterator
@@ -74,7 +73,7 @@ def context(attempt: int, token: int) -> Context:
     return Context(
         job_id="j", occurrence_id="j", handler="dunning.mail", payload=dict(INVOICE), due_at=when,
         nominal_at=when, fired_at=when, run=1, attempt=attempt, idempotency_key=KEY, token=token,
-        logger=logging.LoggerAdapter(logging.getLogger("test"), {}), side=Quiet(),
+        side=Quiet(),
     )  # fmt: skip
 
 

@@ -9,13 +9,16 @@ from pipeline.service.health import READY_MEMBER_S, READY_RESTORE_S, READY_STEP_
 
 RUNNING, RESTORING = PartitionState.RUNNING, PartitionState.RESTORING
 HANG_S = 30.0
+RESTORE_S = READY_RESTORE_S["dispatcher"]
 
 
 class House:
-    def __init__(self) -> None:
+    def __init__(self, role: str = "dispatcher") -> None:
         self.now = 100.0
         self.stopping = False
-        self.health = Health(hang_s=HANG_S, stopping=lambda: self.stopping, monotonic=lambda: self.now)
+        self.health = Health(
+            role=role, hang_s=HANG_S, stopping=lambda: self.stopping, monotonic=lambda: self.now
+        )
 
     def live(self, seconds: float, *, member: bool = True, state: PartitionState = RUNNING) -> None:
         """Steps once a second."""
@@ -77,7 +80,7 @@ def test_h26_a_partition_that_does_not_come_to_run_makes_it_unready(
     house: House, state: PartitionState
 ) -> None:
     house.live(1)
-    house.live(READY_RESTORE_S, state=state)
+    house.live(RESTORE_S, state=state)
     assert house.health.unready() is None, "a rebuild takes its time"
     house.live(2, state=state)
     assert house.health.unready() == "partition jobs/7 not running for 121 s"
@@ -86,9 +89,18 @@ def test_h26_a_partition_that_does_not_come_to_run_makes_it_unready(
 
 
 def test_a_partition_given_away_while_restoring_is_forgotten(house: House) -> None:
-    house.live(READY_RESTORE_S + 2, state=RESTORING)
+    house.live(RESTORE_S + 2, state=RESTORING)
     house.health.saw("", member=True, states={})
     assert house.health.unready() is None
+
+
+def test_a_worker_whose_takeover_lasts_is_unready_sooner_than_a_dispatcher_that_rebuilds() -> None:
+    house = House("worker")
+    house.live(1)
+    house.live(READY_RESTORE_S["worker"], state=RESTORING)
+    assert house.health.unready() is None
+    house.live(2, state=RESTORING)
+    assert house.health.unready() == "partition jobs/7 not running for 31 s"
 
 
 def test_one_queue_of_several_that_does_not_work_is_named(house: House) -> None:

@@ -58,7 +58,7 @@ class House:
     def __init__(self, metrics: type[DispatcherMetrics] | type[WorkerMetrics] = DispatcherMetrics) -> None:
         self.told = Told()
         self.metrics: Metrics = metrics(slot=0, version="1", librdkafka="2", forward=self.told)
-        self.health = Health(hang_s=30, stopping=lambda: False)
+        self.health = Health(role="dispatcher", hang_s=30, stopping=lambda: False)
         self.observer = Observer(self.metrics, self.health).of_clock(Clock(T0))
         self.log = FakeLog()
         self.index = MemoryIndex()

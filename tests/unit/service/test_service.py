@@ -1,4 +1,4 @@
-"""Slots, application loading and the loop."""
+"""Slots and the loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.adapters.rocks_index import RocksIndex
-from pipeline.core.errors import InvalidInput, RebuildClients, Refused
+from pipeline.core.errors import RebuildClients, Refused
 from pipeline.service import loop
-from pipeline.service.apps import load_app
 from pipeline.service.loop import Stop, rebuilding, step_until
 from pipeline.service.slots import claimed_slot
 
@@ -62,39 +61,6 @@ def test_a_slot_is_free_again_after_its_process_was_killed(tmp_path: Path) -> No
         holder.kill()
     with claimed_slot(tmp_path, "dispatcher", 0) as slot:
         assert slot.number == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "target", "problem"),
-    [
-        ("x = 1", "no_colon", "is not module:attribute"),
-        ("x = 1", "target_mod:x", "is int, not a Dueline"),
-        ("x = 1", "target_mod:missing", "target_mod has no 'missing'"),
-        ("a = 1\nboom()", "target_mod:app", r"target_mod\.py:2.*NameError"),
-        ("def (", "target_mod:app", r"target_mod\.py:1.*SyntaxError"),
-        ("x = 1", "no_such_module:app", "importing no_such_module failed"),
-    ],
-)
-def test_an_application_that_cannot_be_loaded_says_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, target: str, problem: str
-) -> None:
-    (tmp_path / "target_mod.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "target_mod", raising=False)
-    with pytest.raises(InvalidInput, match=problem):
-        load_app(target)
-    sys.modules.pop("target_mod", None)
-
-
-def test_an_application_is_found_in_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "good_mod.py").write_text("from pipeline import Dueline\napp = Dueline()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert load_app("good_mod:app").registry.names() == ()
-    sys.modules.pop("good_mod", None)
 
 
 class Told:

@@ -1,0 +1,201 @@
+"""`dueline dead`: what gave up or could not be read, and running it once more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.job_input import named_as_options
+from pipeline.cli.job_input import payload as payload_of
+from pipeline.cli.output import emit, note
+from pipeline.core.errors import InvalidInput
+from pipeline.core.times import parse_instant
+
+if TYPE_CHECKING:
+    from pipeline import JobChange
+    from pipeline.client.connection import Connection
+    from pipeline.follower import Follower, Letter
+
+OUTCOMES = (
+    *("requeued", "brought_forward", "superseded", "pending", "cancelled", "stopped"),
+    *("refused", "not_found", "unknown", "unreadable"),
+)
+REASONS_TOLD = 5
+EXIT_FLUSH_MS = 5_000
+_EXITS = (
+    (1, ("unknown",)),
+    (3, ("not_found",)),
+    (4, ("refused", "superseded", "pending", "cancelled", "stopped")),
+)
+"""Exit codes, the first of which one outcome is counted."""
+_TEXT_LIMIT = 120
+
+
+@click.group("dead")
+def dead() -> None:
+    """List and requeue dead letters: runs that gave up, and records that nobody could read.
+
+    Of a job the letter of its latest run counts. One that was requeued since is not listed, unless it died again.
+    """
+
+
+@dead.command("list", short_help="List dead letters, the latest first.")
+@click.option("--handler", metavar="H", help="Of this handler only.")
+@click.option("--reason", metavar="R", help="With this reason only, e.g. max_attempts.")
+@click.option("--since", metavar="RFC3339", help="That died then or later.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="The N latest.")
+@click.option("--payload", is_flag=True, help="With the payloads, not only their sizes.")
+def list_(
+    handler: str | None, reason: str | None, since: str | None, limit: int | None, payload: bool
+) -> None:
+    """List dead letters, the latest first. With --json, one object a line.
+
+    A record that nobody could read has no id: it is listed with its place (`source`), and cannot be requeued.
+    """
+    from pipeline.cli.store import following
+    from pipeline.follower import WantedLetters
+
+    start = None if since is None else parse_instant("--since", since)
+    wanted = WantedLetters(handler=handler, reason=reason, since=start)
+    with following() as store:
+        letters = store.follower.letters(wanted, payload=payload)[:limit]
+        if not letters:
+            note("no dead letter matches")
+        emit((letter.view for letter in letters), _line)
+
+
+def _line(view: Mapping[str, Any]) -> str:
+    source = view["source"]
+    name = view["id"] or f"{source['topic']}/{source['partition']}/{source['offset']}"
+    what = f"{view['handler']}, run {view['run']}" if view["id"] else "unreadable"
+    detail = " ".join(view["detail"].split())[:_TEXT_LIMIT]
+    line = f"{name}  {view['at']}  {what}  {view['reason']}" + (f": {detail}" if detail else "")
+    return f"{line}  {view['payload']}" if view.get("payload") is not None else line
+
+
+@dead.command("requeue", short_help="Run dead jobs once more, at once.")
+@click.argument("ids", metavar="[ID]…", nargs=-1)
+@click.option("--handler", metavar="H", help="All of this handler.")
+@click.option("--reason", metavar="R", help="All with this reason.")
+@click.option("--all", "all_", is_flag=True, help="All there are.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="With this payload instead of their own.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N a second.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be requeued.")
+@click.option("--wait", metavar="DURATION", help="How long each answer is waited for. Default: 5s.")
+def requeue(
+    ids: tuple[str, ...],
+    handler: str | None,
+    reason: str | None,
+    all_: bool,
+    payload: str | None,
+    rate: float | None,
+    dry_run: bool,
+    wait: str | None,
+) -> int:
+    """Run dead jobs once more, at once, their failures forgotten: those named by ID, or all that match --handler
+    and --reason, or --all. The answer counts the outcomes:
+
+    \b
+    requeued         a further run was emitted
+    brought_forward  a retry of it was waiting, and runs now
+    superseded       a later run was emitted since the letter: nothing was done
+    pending, cancelled, stopped: the job is to come, or was ended: nothing was done
+    refused          its owner does not take it, and says why (on stderr)
+    not_found        no letter of this ID
+    unreadable       a record that nobody could read: it cannot run
+    unknown          no owner answered in time; it is asked for all the same
+
+    Safe to repeat: no letter is requeued twice. Exit code 0; 1 if any outcome is unknown, 3 if an ID has no letter,
+    4 if a job was not requeued.
+    """
+    from pipeline.client.dead import requeue_runs
+    from pipeline.follower import WantedLetters
+
+    by_filter = handler is not None or reason is not None
+    if [bool(ids), by_filter, all_].count(True) != 1:
+        raise click.UsageError("give IDs, or --handler and --reason, or --all")
+    edited = None if payload is None else _object(payload)
+    wanted = WantedLetters(ids=frozenset(ids) if ids else None, handler=handler, reason=reason)
+    with named_as_options(), _connected() as (connection, follower):
+        letters = _one_of_each(follower.letters(wanted), ids)
+        counts = Counter(unreadable=sum(letter.job is None for letter in letters))
+        counts["not_found"] = len(_missing(ids, letters))
+        if not dry_run:
+            runs = (run for _, run in follower.dead_runs(letters))
+            changes = requeue_runs(connection, runs, payload=edited, wait=wait, rate=rate)
+            counts += _counted(changes)
+    answer = {"dry_run": dry_run, "matched": len(letters), **{name: counts[name] for name in OUTCOMES}}
+    emit(answer, _counts)
+    return _exit_code(counts)
+
+
+def _object(given: str) -> dict[str, Any]:
+    edited = payload_of(given)
+    if not isinstance(edited, dict):
+        raise InvalidInput("--payload", f"must be a JSON object, not {type(edited).__name__}")
+    return edited
+
+
+@contextmanager
+def _connected() -> Iterator[tuple[Connection, Follower]]:
+    """A client to send with, and what reads. Raises StoreUnreachable; Refused if topics are missing."""
+    from pipeline.client import parts
+    from pipeline.client.connection import Connection
+    from pipeline.config import load_settings
+    from pipeline.follower import Follower
+
+    settings = load_settings()
+    connection = Connection(parts.connect(settings), settings)
+    try:
+        outside = connection.parts
+        yield (
+            connection,
+            Follower(reader=outside.reader, names=outside.names, layout=connection.layout),
+        )
+    finally:
+        connection.close(EXIT_FLUSH_MS)
+
+
+def _one_of_each(letters: list[Letter], ids: tuple[str, ...]) -> list[Letter]:
+    """Of a job that is named, the latest letter: its key may have had several incarnations."""
+    if not ids:
+        return letters
+    latest: dict[str | None, Letter] = {}
+    for letter in letters:
+        name = letter.view["occurrence_id"] if letter.view["occurrence_id"] in ids else letter.job
+        latest.setdefault(name, letter)
+    return list(latest.values())
+
+
+def _missing(ids: tuple[str, ...], letters: Iterable[Letter]) -> set[str]:
+    named = {name for letter in letters for name in (letter.job, letter.view["occurrence_id"])}
+    return set(ids) - named
+
+
+def _counted(changes: Iterable[tuple[JobChange, str]]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    told: set[str] = set()
+    for change, why in changes:
+        counts[change.outcome if change.outcome in OUTCOMES else "refused"] += 1
+        if why and why not in told and len(told) < REASONS_TOLD:
+            told.add(why)
+            note(f"{change.id}: {why}")
+    return counts
+
+
+def _counts(answer: Mapping[str, Any]) -> str:
+    if answer["dry_run"]:
+        return f"{answer['matched']} would be requeued" + _others(answer, "unreadable", "not_found")
+    return f"{answer['requeued']} of {answer['matched']} requeued" + _others(answer, *OUTCOMES[1:])
+
+
+def _others(answer: Mapping[str, Any], *names: str) -> str:
+    return "".join(f", {answer[name]} {name}" for name in names if answer[name])
+
+
+def _exit_code(counts: Mapping[str, int]) -> int:
+    return next((code for code, names in _EXITS if any(counts[name] for name in names)), 0)

@@ -1,0 +1,88 @@
+"""Commands, executed by the owner of the home partition in the order of the log (DESIGN §4, §9).
+
+An answer is an event; the tombstone of the command carries it too, and a command that comes again within the
+memory is answered again the same way. Whoever else may ask for a change, only the owner writes it: so `cancelled`
+is true, and an update can never be buried by a firing that had not seen it (H7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline import codec
+from pipeline.commands.again import release, requeue
+from pipeline.commands.answer import Answer
+from pipeline.commands.change import reschedule, update
+from pipeline.commands.create import create
+from pipeline.commands.stop import cancel, stop
+from pipeline.core.errors import InvalidInput, Undecodable
+from pipeline.core.ids import KeyedId, parse_id
+from pipeline.core.job import Command, Event
+from pipeline.emission import Emission
+from pipeline.filing import DETAIL_LIMIT
+from pipeline.fold import ANSWERED
+from pipeline.found import Found, find
+from pipeline.ports import Entry
+from pipeline.view import OUTCOME
+
+ANSWER = "answer"
+
+
+def execute(entry: Entry, emission: Emission) -> None:
+    """Execute the command in `entry`, answer it and tombstone it."""
+    event = codec.EVENT.reread(entry.value) if entry.detail == ANSWERED else _event(entry, emission)
+    told = emission.tell(entry.record_key[2:], event)
+    emission.end(entry, "executed", [(OUTCOME, told)])
+    waited = emission.now - int(entry.detail) if entry.detail.isdecimal() else -1
+    emission.answered.append((event, waited))
+
+
+def _event(entry: Entry, emission: Emission) -> Event:
+    command = codec.COMMAND.reread(entry.value)
+    answer = _answer(command, entry.offset, emission)
+    return Event(
+        id=command.command_id,
+        kind=ANSWER,
+        at=emission.now,
+        job_id=answer.job_id,
+        occurrence_id=answer.occurrence_id,
+        run=answer.run,
+        command_id=command.command_id,
+        outcome=answer.outcome,
+        reason=answer.reason,
+        detail={"verb": command.verb[:80]}
+        | ({} if answer.due_at is None else {"due_at": str(answer.due_at)}),
+    )
+
+
+def _answer(command: Command, offset: int, emission: Emission) -> Answer:
+    verb = _VERBS.get(command.verb)
+    try:
+        if command.delay_ms is not None:  # one that could be resolved is a due time by now
+            raise InvalidInput("delay_ms", "excludes due_at" if command.due_at is not None else "is negative")
+        if command.verb == "create":
+            return create(command, offset, emission)
+        if verb is None:
+            raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
+        return verb(command, find(_job_id(command, emission), emission), emission)
+    except (InvalidInput, Undecodable) as error:
+        return Answer(outcome="refused", reason=str(error)[:DETAIL_LIMIT])
+
+
+def _job_id(command: Command, emission: Emission) -> str:
+    if command.job_id is None:
+        raise InvalidInput("job_id", "missing")
+    parsed = parse_id(command.job_id)
+    if emission.site.layout.home(command.job_id) != emission.number:
+        raise InvalidInput("job_id", "has another home")
+    return parsed.id if isinstance(parsed, KeyedId) and parsed.incarnation is None else command.job_id
+
+
+_VERBS: dict[str, Callable[[Command, Found, Emission], Answer]] = {
+    "cancel": cancel,
+    "stop": stop,
+    "reschedule": reschedule,
+    "update": update,
+    "requeue": requeue,
+    "release": release,
+}

@@ -1,0 +1,32 @@
+"""The answer to a command, and the answers that several verbs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.found import Found
+from pipeline.runs import FIRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a command."""
+
+    outcome: str
+    job_id: str | None = None
+    occurrence_id: str | None = None
+    run: int | None = None
+    reason: str | None = None
+    due_at: int | None = None
+
+
+def too_late(found: Found) -> Answer:
+    """The answer where nothing can be changed any more; the sender looks further where the owner does not know."""
+    if found.ended in ("cancelled", "stopped"):
+        return answer_of(found, found.ended)
+    return answer_of(found, FIRED if found.ended else "not_found", reason=found.ended or None)
+
+
+def answer_of(found: Found, outcome: str, **more: Any) -> Answer:
+    return replace(Answer(outcome=outcome, job_id=found.job_id, occurrence_id=found.occurrence_id), **more)

@@ -1,0 +1,194 @@
+"""Dead letters: what gave up, or could not be read, and was not requeued since.
+
+The letter of the latest run of an occurrence counts. A requeue leaves a mark under its key, a record without a value
+that names the new run: letters of earlier runs are dealt with.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline import codec
+from pipeline.core.errors import Undecodable
+from pipeline.core.job import AttemptRecord, DeadLetter, Run
+from pipeline.follower.job import View
+from pipeline.follower.values import headers_of, shown_error, shown_instant, shown_json
+from pipeline.ports import Reader, Record
+
+UNREADABLE = "unreadable"
+"""Reason shown for a letter that nobody can read."""
+_RUN_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedLetters:
+    """Which letters; None = any. `ids`: of jobs or occurrences. `since`: epoch ms."""
+
+    ids: frozenset[str] | None = None
+    handler: str | None = None
+    reason: str | None = None
+    since: int | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        run = letter.run
+        return (
+            (
+                self.ids is None
+                or (run is not None and not self.ids.isdisjoint((run.job_id, run.occurrence_id)))
+            )
+            and (self.handler is None or (run is not None and run.handler == self.handler))
+            and self.reason in (None, letter.reason)
+            and (self.since is None or letter.at >= self.since)
+        )
+
+
+class Letter(NamedTuple):
+    """A letter that is wanted: where it stands on `dead`, and what it says. `job` is None if it is of no run."""
+
+    partition: int
+    offset: int
+    at: int
+    job: str | None
+    view: View
+
+
+class _Latest(NamedTuple):
+    run: int
+    at: int
+    letter: Letter | None
+    """None: it is the latest, and not wanted."""
+
+
+def read_letters(reader: Reader, topic: str, wanted: WantedLetters, *, payload: bool) -> list[Letter]:
+    """The wanted letters, the latest first. Memory follows the number of letters, and their payloads only if these are
+    asked for. Raises StoreUnreachable, NotFound."""
+    fold = _Fold(wanted, payload)
+    for partition in range(reader.partitions(topic)):
+        for record in reader.read(topic, partition):
+            fold.take(record.key() or b"", partition, record)
+    return sorted(fold.letters(), key=lambda letter: (-letter.at, letter.partition, letter.offset))
+
+
+def read_runs(reader: Reader, topic: str, letters: Iterable[Letter]) -> Iterator[tuple[Letter, Run]]:
+    """The runs of letters, with their payloads, one after the other as they are read."""
+    by_place = {letter[:2]: letter for letter in letters}
+    for partition in sorted({partition for partition, _ in by_place}):
+        start = min(offset for number, offset in by_place if number == partition)
+        for record in reader.read(topic, partition, start=start):
+            letter = by_place.get((partition, record.offset() or 0))
+            found = None if letter is None else _decoded(record)
+            if letter is not None and found is not None and found.run is not None:
+                yield letter, found.run
+
+
+class _Fold:
+    """All letters of a topic. Marks and letters of one occurrence may stand on different partitions, so they are told
+    apart by their runs."""
+
+    def __init__(self, wanted: WantedLetters, payload: bool) -> None:
+        self._wanted = wanted
+        self._payload = payload
+        self._latest: dict[str, _Latest] = {}
+        self._requeued: dict[str, int] = {}
+        self._places: dict[bytes, Letter] = {}
+
+    def letters(self) -> Iterator[Letter]:
+        yield from self._places.values()
+        for occurrence, latest in self._latest.items():
+            if latest.letter is not None and latest.run >= self._requeued.get(occurrence, 0):
+                yield latest.letter
+
+    def take(self, key: bytes, partition: int, record: Record) -> None:
+        if record.value() is None:
+            occurrence, run = key.decode("utf-8", "replace"), _run_of(headers_of(record))
+            self._requeued[occurrence] = max(run, self._requeued.get(occurrence, 0))
+            return
+        letter = _decoded(record)
+        if letter is None or letter.run is None:
+            self._unreadable(key, partition, record, letter)
+        else:
+            self._readable(partition, record, letter, letter.run)
+
+    def _readable(self, partition: int, record: Record, letter: DeadLetter, run: Run) -> None:
+        known = self._latest.get(run.occurrence_id)
+        if known is not None and (known.run, known.at) > (run.run, letter.at):
+            return
+        found = None
+        if self._wanted.matches(letter):
+            view = _view(letter, run, payload=self._payload)
+            found = Letter(partition, record.offset() or 0, letter.at, run.job_id, view)
+        self._latest[run.occurrence_id] = _Latest(run.run, letter.at, found)
+
+    def _unreadable(self, key: bytes, partition: int, record: Record, letter: DeadLetter | None) -> None:
+        offset = record.offset() or 0
+        told = letter or DeadLetter(
+            reason=UNREADABLE,
+            detail="the letter itself cannot be read",
+            at=record.timestamp()[1],
+            source_topic=record.topic() or "",
+            source_partition=partition,
+            source_offset=offset,
+            record_key=key,
+            value=record.value(),
+        )
+        if self._wanted.matches(told):
+            view = _view(told, None, payload=self._payload)
+            place = f"{told.source_topic}/{told.source_partition}/{told.source_offset}".encode()
+            self._places[place] = Letter(partition, offset, told.at, None, view)
+
+
+def _decoded(record: Record) -> DeadLetter | None:
+    value = record.value()
+    try:
+        return None if value is None else codec.DEAD_LETTER.decode(value)
+    except Undecodable:
+        return None
+
+
+def _run_of(headers: Mapping[str, str]) -> int:
+    """Of a mark; one that names none marks nothing."""
+    text = headers.get("run", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _RUN_DIGITS else 0
+
+
+# -- as JSON ------------------------------------------------------------------------------------------------
+
+
+def _view(letter: DeadLetter, run: Run | None, *, payload: bool) -> View:
+    stored = letter.value or b"" if run is None else run.payload
+    view: View = {
+        "id": run and run.job_id,
+        "occurrence_id": run and run.occurrence_id,
+        "handler": run and run.handler,
+        "queue": run and run.queue,
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "at": shown_instant(letter.at),
+        "run": run and run.run,
+        "attempts": [_attempt(attempt) for attempt in letter.attempts],
+        "source": {
+            "topic": letter.source_topic,
+            "partition": letter.source_partition,
+            "offset": letter.source_offset,
+        },
+        "payload_bytes": len(stored),
+    }
+    if payload:
+        view["payload"] = None if run is None else shown_json(stored)
+        view["value_base64"] = base64.b64encode(stored).decode() if run is None else None
+    return view
+
+
+def _attempt(attempt: AttemptRecord) -> View:
+    return {
+        "run": attempt.run,
+        "attempt": attempt.attempt,
+        "worker": attempt.worker,
+        "token": str(attempt.token),
+        "at": shown_instant(attempt.at),
+        "outcome": attempt.outcome,
+        "error": shown_error(attempt.error),
+    }

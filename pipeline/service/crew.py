@@ -1,0 +1,171 @@
+"""A worker put together from settings, and run until it is told to stop; then it drains."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from random import Random
+from typing import NamedTuple
+
+from pipeline.adapters.executors import HandlerExecutor
+from pipeline.adapters.kafka_admin import load_era, load_layout
+from pipeline.adapters.kafka_feed import KafkaFeed
+from pipeline.adapters.kafka_io import KafkaReader
+from pipeline.adapters.process_pool import BUILT_IN
+from pipeline.client import Dueline
+from pipeline.config import Settings
+from pipeline.core.errors import InvalidInput
+from pipeline.core.names import check_name
+from pipeline.core.registry import Registry
+from pipeline.desk import Desk
+from pipeline.handlers import with_builtin
+from pipeline.heartbeat import Pulse
+from pipeline.lane import Flight
+from pipeline.ports import Executor
+from pipeline.service.beats import repeated
+from pipeline.service.burst import Burst
+from pipeline.service.loop import Stop, rebuilding, step_until
+from pipeline.service.means import Layouts, means
+from pipeline.service.run import Plant, Tenant, calm_collector, plant
+from pipeline.service.shares import shares
+from pipeline.worker import Limits, Worker
+
+LEAVE_MS = 5_000
+EXECUTOR_MS = 500
+"""How long handlers that outlived the drain may still take; the process does not wait for them."""
+
+
+def run_worker(
+    settings: Settings,
+    app: Dueline,
+    *,
+    queues: Mapping[str, int],
+    concurrency: int,
+    burst: Burst | None = None,
+    target: str | None = None,
+) -> bool:
+    """Run handlers of `app` for jobs of `queues` (with their weights), until SIGTERM or SIGINT, or until `burst` is
+    over; then drain. `target` = `module:attribute` of `app`, by which processes of the pool find it; without one they
+    know the built-in handlers only. Whether all handlers ended: if not, their runs are given back, so the caller must
+    end the process, threads and all."""
+    stop = Stop()
+    stop.listen()
+    registry = with_builtin(app.registry, settings)
+    registry.check()
+    with plant(settings, "worker", None, stop) as first:
+        for queue in queues:
+            if check_name("queue", queue) not in first.layout.queues:
+                raise InvalidInput(
+                    "queue", f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
+                )
+        count = first.observer.counted
+        crews = [
+            Crew(
+                queue,
+                count(queue, HandlerExecutor(share, target or BUILT_IN)),
+                share,
+                itertools.count(1),
+                {},
+                first.pulse(),
+            )
+            for queue, share in shares(concurrency, queues).items()
+        ]
+        tenant = Tenant(first)
+        with repeated([crew.pulse for crew in crews], first.clock):
+            rebuilding(
+                lambda: _work(tenant.plant, stop, registry, crews, burst),
+                stop,
+                first.events,
+                tenant.dismissed,
+            )
+        ended = [crew.executor.close(EXECUTOR_MS) for crew in crews]
+    return all(ended)
+
+
+class Crew(NamedTuple):
+    """The hands of one queue. They outlive a rebuild: a handler that runs cannot be taken back."""
+
+    queue: str
+    executor: Executor
+    concurrency: int
+    tickets: Iterator[int]
+    airborne: dict[int, Flight]
+    pulse: Pulse
+
+
+def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], burst: Burst | None) -> None:
+    calm_collector()
+    with ExitStack() as stack:
+        reader = KafkaReader(plant.settings.require_bootstrap(), plant.settings.kafka)
+        stack.callback(reader.close)
+        era = load_era(plant.settings)
+        workers = [_worker(plant, registry, crew, n, reader, era) for n, crew in enumerate(crews)]
+        for worker in workers:
+            stack.callback(worker.close)
+        plant.events.on(
+            "started", process=plant.identity.process, slot=plant.slot.number, queues=[c.queue for c in crews]
+        )
+        plant.observer.metrics.era(era)
+        sizes = [crew.concurrency for crew in crews]
+        step = plant.observer.around(lambda patience: _step_all(workers, sizes, patience))
+        step_until(step, lambda: stop.requested or plant.observer.over(burst, workers))
+        _drain(workers, plant, step)
+        for worker in workers:
+            worker.leave(LEAVE_MS)
+    plant.events.on("stopped", process=plant.identity.process)
+
+
+def _worker(plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaReader, era: int) -> Worker:
+    names = plant.settings.names
+    group = names.worker_group(crew.queue)
+    session_ms = plant.session_of(group)
+    open_log = plant.open_log("worker", names.work(crew.queue), group, n, session_ms)
+    return Worker(
+        open_log=plant.observer.watching(crew.queue, open_log),
+        open_fleet=lambda: KafkaFeed(plant.settings.require_bootstrap(), names.fleet, plant.settings.kafka),
+        fleet_partitions=plant.fleet_partitions,
+        airborne=crew.airborne,
+        appender=plant.appender,
+        reader=reader,
+        executor=crew.executor,
+        registry=registry,
+        means=means(
+            plant.settings,
+            Layouts(plant.layout, lambda: load_layout(plant.settings)),
+            plant.clock.now,
+            plant.admin.partitions,
+        ),
+        desk=Desk(names=names, layout=plant.layout, queue=crew.queue, worker=plant.identity.process),
+        clock=plant.clock,
+        random=Random(),
+        identity=plant.identity,
+        pulse=crew.pulse,
+        events=plant.observer.metrics.of_queue(crew.queue),
+        era=era,
+        limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
+        tickets=crew.tickets,
+    )
+
+
+def _step_all(workers: Sequence[Worker], sizes: Sequence[int], patience: int) -> int:
+    """One step of each queue's worker; the wait is shared out as the places are, so none starves another."""
+    whole = sum(sizes)
+    return min(worker.step(patience * size // whole) for worker, size in zip(workers, sizes, strict=True))
+
+
+def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int]) -> None:
+    """Finish what was started within the drain time-out; the rest goes back unspent when the worker closes."""
+    deadline = time.monotonic() + plant.settings.drain_timeout_ms / 1000
+    for worker in workers:
+        worker.drain()
+    in_flight = sum(worker.in_flight for worker in workers)
+    plant.events.on("draining", process=plant.identity.process, in_flight=in_flight)
+    step_until(step, lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline)
+    plant.events.on(
+        "drained",
+        process=plant.identity.process,
+        unfinished=sum(worker.in_flight for worker in workers),
+        drain_timeout_ms=plant.settings.drain_timeout_ms,
+    )

@@ -1,0 +1,58 @@
+"""A job is found right after it was created, though a transaction that is still open hides the end of its partition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from pipeline import Dueline, NotFound
+from pipeline.adapters.kafka_admin import ensure_topics
+from pipeline.config import load_settings
+
+
+@pytest.fixture
+def app(broker: str, prefix: str, tmp_path: Path) -> Any:
+    settings = load_settings(bootstrap_servers=broker, prefix=prefix, state_dir=tmp_path)
+    ensure_topics(settings)
+    made = Dueline(bootstrap_servers=broker, prefix=prefix, state_dir=str(tmp_path))
+    yield made
+    made.close()
+
+
+def open_transaction(broker: str, prefix: str, partitions: int) -> Callable[[], None]:
+    """Somebody's transaction on all partitions of `jobs`; call what comes back to abort it."""
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": f"{prefix}-foreign"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for number in range(partitions):
+        producer.produce(f"{prefix}.jobs", b"x", b"foreign", number)
+    assert producer.flush(20) == 0
+    return lambda: producer.abort_transaction(20)
+
+
+def test_a_job_behind_an_open_transaction_is_found_when_that_is_decided(app: Dueline, broker: str) -> None:
+    abort = open_transaction(broker, app.settings.prefix, 24)
+    job = app.schedule("later", {}, in_="1h")
+    timer = threading.Timer(0.5, abort)
+    timer.start()
+    try:
+        assert app.get(job.id)["status"] == "pending"
+    finally:
+        timer.join()
+
+
+def test_what_stays_hidden_is_not_found_within_bounds(
+    app: Dueline, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.follower.model.DECIDED_MS", 300)
+    abort = open_transaction(broker, app.settings.prefix, 24)
+    job = app.schedule("later", {}, in_="1h")
+    with pytest.raises(NotFound):
+        app.get(job.id)
+    abort()
+    assert app.get(job.id)["status"] == "pending"

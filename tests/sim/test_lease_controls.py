@@ -1,0 +1,139 @@
+"""Negative controls of the lease simulation: rules left out one at a time. Each must be caught within a few seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from sim.lease_script import failure, script
+
+from pipeline import ledger, liveness
+from pipeline.core.acks import AckTracker
+from pipeline.core.errors import OutcomeUnknown, RetryStep
+from pipeline.lane import Flight, Hold, Lane
+from pipeline.leases import Leases
+from pipeline.ledger import Ledger
+from pipeline.worker import Worker
+
+SEEDS = 300
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_read_back(patch: pytest.MonkeyPatch) -> None:
+    """A stale holder's run is launched as soon as its new start is durable, whatever stands before it."""
+
+    def started(self: Worker, flight: Flight, error: Exception | None, _offset: int, _at: int) -> None:
+        self._starting -= 1
+        if error is not None:
+            self._failure = error
+        elif not flight.orphan:
+            self._cleared.append(flight)
+            if flight.replaces is not None:
+                flight.lane.replaced(flight, self._identity.process)
+
+    patch.setattr(Worker, "_started", started)
+
+
+def silence_counts_while_cut_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(liveness._Ear, "hears", lambda self, now: True)
+
+
+def offers_not_pinned(patch: pytest.MonkeyPatch) -> None:
+    """The next owner begins to read the acks partition where this one stands."""
+    patch.setattr(Lane, "acks_floor", property(lambda self: self.acks_next))
+
+
+def own_runs_not_adopted(patch: pytest.MonkeyPatch) -> None:
+    """What runs here from an earlier assignment is started again."""
+    patch.setattr(Lane, "adopt", lambda self, hold, flight: self.let_go(hold))
+
+
+def released_not_honoured(patch: pytest.MonkeyPatch) -> None:
+    plain = Lane._news
+
+    def news(self: Lane, head: bytes, key: bytes, record: Any) -> bool:
+        return head != b"s/" and plain(self, head, key, record)
+
+    patch.setattr(Lane, "_news", news)
+
+
+def holds_not_carried_on(patch: pytest.MonkeyPatch) -> None:
+    """Whose attempts are waited for does not travel in the offset metadata."""
+    plain = AckTracker.committable
+
+    def committable(self: AckTracker, finishing: Iterable[int] = (), acks_offset: int | None = None) -> Any:
+        nodes, recovered = list(self._in_order()), self._recovered
+        starts = [node.start for node in nodes]
+        self._recovered = {}
+        for node in nodes:
+            node.start = node.start if node.begun else None
+        try:
+            return plain(self, finishing, acks_offset)
+        finally:
+            self._recovered = recovered
+            for node, start in zip(nodes, starts, strict=True):
+                node.start = start
+
+    patch.setattr(AckTracker, "committable", committable)
+
+
+def leases_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Whatever an earlier owner started is started again, as if it were gone with its partition."""
+    patch.setattr("pipeline.leases.Leases._over", lambda self, hold: True)
+
+
+def late_outcomes_committed(patch: pytest.MonkeyPatch) -> None:
+    """A worker that lost a partition and has it back acks what it did meanwhile, whoever else began it."""
+
+    def resolve(self: Leases, hold: Hold) -> bool:
+        return hold.start.worker == self._me or self._liveness.stale(hold.start.worker)
+
+    patch.setattr(Leases, "_over", resolve)
+
+
+def unknown_outcome_ignored(patch: pytest.MonkeyPatch) -> None:
+    """An unknown outcome is taken for an abort: the same acks are sent again."""
+    plain = Ledger._send
+
+    def send(self: Ledger, *args: Any) -> None:
+        try:
+            plain(self, *args)
+        except OutcomeUnknown as unknown:
+            raise RetryStep(str(unknown)) from unknown
+
+    patch.setattr(Ledger, "_send", send)
+
+
+def covered_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """After an unknown outcome a tracker is asked for offsets as they finished, not as they stand in the log."""
+    patch.setattr(ledger, "sorted", lambda offsets: sorted(offsets, reverse=True), raising=False)
+
+
+BESIDE, STUCK, ANYTHING = "begins beside", "no rest", ""
+CONTROLS: list[tuple[Mutation, str]] = [
+    (no_read_back, "had won"),
+    (silence_counts_while_cut_off, BESIDE),
+    (offers_not_pinned, f"{STUCK}|had won|{BESIDE}"),
+    (own_runs_not_adopted, BESIDE),
+    (released_not_honoured, f"{STUCK}|left in"),
+    (holds_not_carried_on, BESIDE),
+    (leases_not_waited_for, BESIDE),
+    (late_outcomes_committed, f"{BESIDE}|had won"),
+    (unknown_outcome_ignored, "ended twice"),
+    (covered_out_of_order, "passes|lost|no rest"),
+]
+"""And what it must be caught by."""
+
+
+@pytest.mark.parametrize(
+    ("control", "caught"), [pytest.param(*each, id=each[0].__name__) for each in CONTROLS]
+)
+def test_a_rule_left_out_is_caught(control: Mutation, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    control(monkeypatch)
+    for seed in range(SEEDS):
+        found = failure(script(seed), seed)
+        if found is not None and re.search(caught, found):
+            return
+    pytest.fail(f"{SEEDS} seeds show nothing wrong")
