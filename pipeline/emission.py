@@ -131,6 +131,7 @@ class Emission:
             record_key=entry.record_key[:LONGEST_KEY],
             value=None if run is not None else entry.value[:BURIED],
             run=run,
+            attempts=() if run is None else run.history,
         )
         place = keys.place_key(self._jobs, self.number, entry.offset)
         key = run.occurrence_id.encode() if run is not None else place

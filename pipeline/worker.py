@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 
-from pipeline import codec
 from pipeline.attempt import Means, Tray, call_handler
-from pipeline.core.admission import MINUTE_MS, Limits, check_run, nobody_knows, too_old
-from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted, Undecodable
-from pipeline.core.handler import DeadEnd, Decision, Pool, Registry, Succeeded, decide, failure_of
+from pipeline.beat import worker_heartbeat
+from pipeline.core.admission import Limits
+from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted
+from pipeline.core.handler import DeadEnd, Pool, Registry, Succeeded, decide, failure_of
 from pipeline.core.identity import Identity
-from pipeline.core.job import Failure, Heartbeat, Held, InFlight, Owned, Run
-from pipeline.core.registry import DeadJob
+from pipeline.core.job import Heartbeat, Run
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.core.verbs import Stopped
 from pipeline.desk import Desk
 from pipeline.heartbeat import Pulse
-from pipeline.lane import Delivery, Flight, Hold, Lane
-from pipeline.leases import Leases, is_held
-from pipeline.ledger import Ledger, Outcome
+from pipeline.hooks import DeadHooks
+from pipeline.intake import Intake
+from pipeline.lane import Delivery, Flight, Lane
+from pipeline.leases import Leases
+from pipeline.ledger import Ledger
 from pipeline.liveness import Liveness
 from pipeline.offers import OfferId
 from pipeline.ports import (
@@ -121,17 +122,17 @@ class Worker:
         """Those lanes."""
         self._ended = self._ahead = self._counted_at = 0
         self._draining = False
-        self._hooks = set[int]()
-        """Calls in the executor that tell the application of dead runs."""
-        self._letters: dict[tuple[int, int], Put] = {}
-        """Dead letters of unreadable records by (partition, offset), until it is their turn."""
-        self._told: tuple[int, set[str]] = (0, set())
-        """The unknown handlers told of in this minute."""
         self._failure: Exception | None = None
         for flight in airborne.values():
             self._count(flight.run, 1)
         self._log = open_log(self)
         self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events)
+        self._intake = Intake(
+            ledger=self._ledger, desk=desk, registry=registry, limits=limits, clock=clock, events=events
+        )
+        self._hooks = DeadHooks(
+            executor=executor, registry=registry, dead=desk.names.dead, tickets=tickets, events=events
+        )
         self._takeover = LaneTakeover(
             log=self._log, appender=appender, reader=reader, desk=desk, clock=clock, random=random,
             identity=identity, events=events, heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
@@ -168,7 +169,7 @@ class Worker:
                 self._dropped += lane.flights.values()
                 self._gone.append(number)
                 lane.close()
-        self._letters = {place: put for place, put in self._letters.items() if place[0] in self._lanes}
+        self._intake.forget(partitions)
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
 
     def _part(self) -> None:
@@ -196,7 +197,7 @@ class Worker:
 
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
-        self._receive(self._poll(patience_ms))
+        self._intake.receive(self._poll(patience_ms), self._lanes)
         if self._gone:
             self._part()
         self._takeover.advance(self._lanes.values())
@@ -210,9 +211,9 @@ class Worker:
             raise RebuildClients(f"a record was not taken: {self._failure}")
         self._launch()
         self._collect()
-        self._give_up_parked()
+        self._intake.give_up_parked(self._lanes.values())
         if self._ledger.due(more=bool(self._airborne or self._starting)):
-            self._tell_dead(self._ledger.commit())
+            self._hooks.tell(self._ledger.commit())
         self._throttle()
         self._beat()
         return self._wait()
@@ -256,66 +257,6 @@ class Worker:
 
     # -- receiving and starting -----------------------------------------------------------------------------
 
-    def _receive(self, records: Sequence[Record]) -> None:
-        for record in records:
-            lane = self._lanes.get(record.partition() or 0)
-            offset = record.offset()
-            if lane is None or offset is None:
-                continue
-            earlier = lane.tracker.recovered(offset)
-            if not lane.tracker.deliver(offset):
-                continue  # finished before us, or delivered again within this assignment
-            try:
-                run = codec.RUN.decode(record.value() or b"")
-                check_run(run, key=record.key(), queue=self._desk.queue)
-            except Undecodable as problem:
-                self._unreadable(lane, record, problem)
-                continue
-            delivery = Delivery(offset, run, record.timestamp()[1])
-            if earlier is not None and is_held(earlier.worker):
-                lane.hold(Hold(delivery, earlier))
-            else:
-                self._admit(lane, delivery)
-
-    def _admit(self, lane: Lane, delivery: Delivery) -> None:
-        """A few runs that nobody here can handle are parked; more would make the offset metadata too long."""
-        known = self._registry.get(delivery.run.handler) is not None
-        if not known:
-            self._tell_unknown(delivery.run)
-        outdated = self._limits.outdated(delivery.run)
-        if not known and not outdated and lane.can_park(delivery.run):
-            deadline = self._clock.monotonic() + self._limits.unknown_handler_ms
-            lane.parked[delivery.offset] = (delivery, deadline)
-        else:
-            lane.wait(delivery)
-
-    def _turn_away(self, lane: Lane, delivery: Delivery) -> None:
-        """End what cannot be handled here; in its turn, since what ends early makes that metadata longer too."""
-        letter = self._letters.pop((lane.number, delivery.offset), None)
-        if letter is None:
-            self._give_up(lane, delivery, self._limits.turned_away(delivery.run, self._clock.now()))
-        else:
-            self._ledger.add(self._unstarted(lane, delivery), [letter], "undecodable")
-
-    def _tell_unknown(self, run: Run) -> None:
-        minute = self._clock.monotonic() // MINUTE_MS
-        if self._told[0] != minute:
-            self._told = (minute, set())
-        if run.handler not in self._told[1]:
-            self._told[1].add(run.handler)
-            self._events.on("unknown_handler", handler=run.handler, job=run.job_id)
-
-    def _unreadable(self, lane: Lane, record: Record, problem: Undecodable) -> None:
-        offset = record.offset() or 0
-        letter = self._desk.unreadable(lane, record, str(problem), self._clock.now())
-        self._letters[lane.number, offset] = letter
-        blank = Run(
-            job_id="", occurrence_id="", due_at=0, run=1, queue=self._desk.queue, handler="", created_at=0,
-            nominal_at=0, idempotency_key="", payload=record.value() or b"",
-        )  # fmt: skip
-        lane.wait(Delivery(offset, blank, record.timestamp()[1]))
-        self._events.on("unreadable", partition=lane.number, offset=offset, reason=str(problem))
-
     def _start_runs(self) -> None:
         now = self._clock.monotonic()
         if now - self._counted_at >= AHEAD_MS:
@@ -335,9 +276,7 @@ class Worker:
     def _at_limit(self, run: Run) -> bool:
         """Whether the handler of a run has as many under way as it wants."""
         spec = self._registry.get(run.handler)
-        return (
-            spec is not None and spec.concurrency is not None and self._load[spec.name] >= spec.concurrency
-        )
+        return spec is not None and spec.concurrency is not None and self._load[spec.name] >= spec.concurrency
 
     def _count(self, run: Run, change: int) -> None:
         """Of a handler with aliases all its names together."""
@@ -352,24 +291,17 @@ class Worker:
             self._ledger.add(won.flight, won.puts)
             return
         spec = self._registry.get(run.handler)
-        if spec is None:
-            self._turn_away(lane, delivery)
-        elif lane.stops.hits(run):
-            self._ledger.add(flight := self._unstarted(lane, delivery), self._desk.stopped(flight, now))
-        elif (end := too_old(spec, run, now)) is not None:
-            self._give_up(lane, delivery, end)
-        else:
+        if not self._intake.ended(lane, delivery, spec, now):
             self._begin(lane, delivery, now, earlier)
 
     def _begin(self, lane: Lane, delivery: Delivery, now: int, replaces: OfferId | None) -> None:
         run, starts = delivery.run, lane.tracker.starts(delivery.offset)
-        if starts >= self._limits.max_worker_deaths:
-            self._give_up(lane, delivery, killed(starts))
-            return
         try:
             token = _token(self._era, run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
-            self._give_up(lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted)))
+            self._intake.give_up(
+                lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted))
+            )
             return
         flight = Flight(
             lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now,
@@ -379,17 +311,6 @@ class Worker:
         self._starting += 1
         self._count(run, 1)
         self._appender.append(self._desk.started(flight), partial(self._started, flight))
-
-    def _unstarted(self, lane: Lane, delivery: Delivery) -> Flight:
-        """Stands for a run that ends without being started; its ack is that of the attempt last started."""
-        attempt = max(1, lane.tracker.starts(delivery.offset))
-        lane.forget(lane.reclaimed_from(delivery))
-        flight = Flight(lane=lane, delivery=delivery, attempt=attempt, token=0, started_at=self._clock.now())
-        lane.flights[delivery.offset] = flight
-        return flight
-
-    def _give_up(self, lane: Lane, delivery: Delivery, decision: Decision) -> None:
-        self._end(self._unstarted(lane, delivery), decision)
 
     def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
         self._starting -= 1
@@ -435,10 +356,7 @@ class Worker:
         now = self._clock.now()
         for done in self._executor.completed():
             flight = self._airborne.pop(done.ticket, None)
-            if done.ticket in self._hooks:
-                self._hooks.discard(done.ticket)
-                if done.error is not None:
-                    self._events.on("hook_failed", reason=f"{type(done.error).__name__}: {done.error}"[:500])
+            if self._hooks.landed(done):
                 continue
             if flight is None:
                 self._events.on("result_discarded", ticket=done.ticket)
@@ -468,33 +386,6 @@ class Worker:
             self._leases.offer(flight, puts)
         else:
             self._ledger.add(flight, puts, dead)
-
-    def _end(self, flight: Flight, decision: Decision) -> None:
-        """End a run that is not started."""
-        puts = self._desk.settle(flight, decision, self._clock.now())
-        self._ledger.add(flight, puts, decision.reason if isinstance(decision, DeadEnd) else None)
-
-    def _tell_dead(self, committed: Sequence[Outcome]) -> None:
-        """Call the hooks of the application for runs that are dead now: off this thread, each at most once."""
-        dead = [o for o in committed if o.dead is not None] if self._registry.dead_hooks else []
-        letters = [p.value for o in dead for p in o.puts if p.topic == self._desk.names.dead]
-        for letter in letters:
-            job = DeadJob.of(codec.DEAD_LETTER.decode(letter or b""))
-            if job is None:
-                continue  # bytes that nobody could read are no job
-            ticket = next(self._tickets)
-            self._hooks.add(ticket)
-            call = partial(self._registry.tell_dead, job)
-            self._executor.submit(Call(ticket, call, False, HOOK_MS, handler="on_dead"))
-
-    def _give_up_parked(self) -> None:
-        """A handler that no worker has learnt within the limit ends its runs as dead."""
-        monotonic = self._clock.monotonic()
-        for lane in self._lanes.values():
-            expired = [offset for offset, (_, deadline) in lane.parked.items() if monotonic >= deadline]
-            for offset in expired:
-                delivery, _ = lane.parked.pop(offset)
-                self._give_up(lane, delivery, nobody_knows(delivery.run))
 
     # -- back-pressure, heartbeat, leaving ------------------------------------------------------------------
 
@@ -530,37 +421,9 @@ class Worker:
         )  # fmt: skip
 
     def heartbeat(self) -> Heartbeat:
-        me, topic = self._identity, self._desk.names.work(self._desk.queue)
-        return Heartbeat(
-            process=me.process, role="worker", version=me.version, host=me.host, pid=me.pid,
-            started_at=me.started_at, generation=self._takeover.generation,
-            owned=tuple(
-                Owned(topic=topic, partition=number, state=state.name.lower())
-                for number, state in self.states.items()
-            ),
-            transactional_ids=self._log.transactional_ids, handlers=self._registry.names(),
-            queues=(self._desk.queue,),
-            in_flight=tuple(self._in_flight(flight) for flight in list(self._airborne.values())[:BEAT_LIMIT]),
-            held=tuple(
-                Held(
-                    occurrence_id=hold.delivery.run.occurrence_id, run=hold.delivery.run.run,
-                    token=hold.start.token, worker=hold.start.worker, work_partition=lane.number,
-                )
-                for lane in self._lanes.values() for hold in list(lane.held.values())[:BEAT_LIMIT]
-            ),
-            parked=self.parked,
-        )  # fmt: skip
-
-    def _in_flight(self, flight: Flight) -> InFlight:
-        run, tray = flight.run, flight.side
-        spec = self._registry.get(run.handler)
-        fraction = None if tray is None else tray.fraction
-        return InFlight(
-            occurrence_id=run.occurrence_id, run=run.run, attempt=flight.attempt, token=flight.token,
-            handler=run.handler, started_at=flight.started_at,
-            progress_permille=None if fraction is None else round(fraction * 1000),
-            note=(tray.note or None) if tray is not None else None,
-            timeout_ms=run.timeout_ms or (spec.timeout_ms if spec is not None else None),
+        return worker_heartbeat(
+            self._identity, self._desk, self._registry, self._log.transactional_ids, self._takeover.generation,
+            self._lanes.values(), list(self._airborne.values()),
         )  # fmt: skip
 
     @property
@@ -571,7 +434,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether anything started here is not yet acked."""
-        return bool(self.in_flight or self._hooks or len(self._ledger) or self._leases.busy)
+        return bool(self.in_flight or self._hooks.busy or len(self._ledger) or self._leases.busy)
 
     @property
     def in_flight(self) -> int:
@@ -619,12 +482,6 @@ class Worker:
 
 _token = lru_cache(maxsize=1024)(make_token)
 """Nearly all runs that start at the same time are first attempts of first runs."""
-
-
-def killed(starts: int) -> DeadEnd:
-    """The end of a run that has taken its worker with it too often."""
-    problem = f"{starts} workers died while they ran this job"
-    return DeadEnd(reason="max_worker_deaths", error=Failure(type="WorkerDied", message=problem))
 
 
 def _should_end(flight: Flight) -> bool:

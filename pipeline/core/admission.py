@@ -60,6 +60,12 @@ def too_old(spec: HandlerSpec, run: Run, now: int) -> DeadEnd | None:
     return DeadEnd(reason="max_age", error=Failure(type="TooOld", message=problem))
 
 
+def killed(starts: int) -> DeadEnd:
+    """The end of a run that has taken its worker with it too often."""
+    problem = f"{starts} workers died while they ran this job"
+    return DeadEnd(reason="max_worker_deaths", error=Failure(type="WorkerDied", message=problem))
+
+
 def check_run(run: Run, *, key: bytes | None, queue: str) -> Run:
     """`run` itself if a dispatcher can have written it here; Undecodable if it came from elsewhere."""
     check_id(run.occurrence_id)

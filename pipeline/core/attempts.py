@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pipeline.core.history import LOST, fit
-from pipeline.core.job import Ack, AckState, AttemptRecord
+from pipeline.core.history import LOST
+from pipeline.core.job import Ack, AckState
 
 STOPPED = "Stopped"
 """Type of the error of a run that ended because its job was stopped."""
-HISTORY_LIMIT = 256 * 1024
-"""Bytes of the attempt history in a dead letter at most, about."""
 
 
 def fold_attempts(acks: Iterable[Ack]) -> dict[int, dict[int, Ack]]:
@@ -42,26 +40,3 @@ def outcome_of(attempts: Mapping[int, Ack], token: int) -> str | None:
         return str(ack.state)
     over = token < max(attempts) or any(other.state.terminal for other in attempts.values())
     return LOST if over else None
-
-
-def history(acks: Iterable[Ack], limit: int = HISTORY_LIMIT) -> tuple[AttemptRecord, ...]:
-    """The attempts of one occurrence, oldest first, as a dead letter carries them: `fit` to `limit` bytes."""
-    runs = fold_attempts(acks)
-    records = [
-        _record(attempts[token], outcome_of(attempts, token) or str(AckState.STARTED))
-        for _, attempts in sorted(runs.items())
-        for token in sorted(attempts)
-    ]
-    return fit(records, limit)
-
-
-def _record(ack: Ack, outcome: str) -> AttemptRecord:
-    return AttemptRecord(
-        run=ack.run,
-        attempt=ack.attempt,
-        worker=ack.worker,
-        token=ack.token,
-        at=ack.at,
-        outcome=outcome,
-        error=ack.error,
-    )

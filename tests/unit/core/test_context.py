@@ -1,6 +1,5 @@
 """What a handler is given."""
 
-
 from sides import Quiet
 
 from pipeline.core.context import Context
