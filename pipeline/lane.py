@@ -449,8 +449,7 @@ class Lane:
         heads = [flight.delivery for flight in self.flights.values()]
         heads += [hold.delivery for hold in self.held.values()]
         heads += [delivery for delivery, _ in self.parked.values()]
-        heads += [self.waiting[0]] if self.waiting else []
-        return min(heads, key=lambda delivery: delivery.offset, default=None)
+        return min((*heads, *self.waiting), key=lambda delivery: delivery.offset, default=None)
 
 
 def _is_start(key: bytes, ack: Ack) -> bool:

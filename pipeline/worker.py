@@ -175,10 +175,12 @@ class Worker:
     def _part(self) -> None:
         """Of partitions that were lost: what runs goes on, its outcome is offered then; what has one already is
         offered now; what has not begun is given back."""
-        for outcome in self._ledger.take_orphans():
+        ended = self._ledger.take_orphans()
+        for outcome in ended:
             if outcome.flight.token:  # else it was never started, and its next owner ends it again
                 self._leases.offer(outcome.flight, outcome.puts)
-            self._dropped.remove(outcome.flight)
+        settled = {id(outcome.flight) for outcome in ended}
+        self._dropped = [flight for flight in self._dropped if id(flight) not in settled]
         self._cleared = [flight for flight in self._cleared if not flight.orphan]
         tickets = {flight.ticket for flight in self._dropped if flight.ticket in self._airborne}
         withdrawn = self._executor.withdraw(tickets)

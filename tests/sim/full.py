@@ -1,7 +1,7 @@
 """The full simulations, of dispatchers and of workers' leases: thousands of seeds, in one process for each core.
 
-`make sim` runs them. DUELINE_SIM_SEEDS = how many of the dispatchers' (default 2,000), and half as many of the leases';
-DUELINE_SIM_FROM = the first (default 0).
+`make sim` runs them. DUELINE_SIM_SEEDS = how many of the dispatchers' (default 2,000), and a quarter as many of the
+leases'; DUELINE_SIM_FROM = the first (default 0).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> int:
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         failed = [
             _simulate("dispatchers", pool, run, range(first, first + count), script.report),
-            _simulate("leases", pool, run_lease, range(first, first + (count + 1) // 2), lease_script.report),
+            _simulate("leases", pool, run_lease, range(first, first + (count + 3) // 4), lease_script.report),
         ]
     return 1 if any(failed) else 0
 

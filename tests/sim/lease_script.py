@@ -92,7 +92,7 @@ class Play:
         self.world.advance(self.random.randrange(900))
 
     def work(self) -> None:
-        self.world.go_on(*self.random.choice([(100, 25), (500, 50), (1_000, 200), (4_000, 250)]))
+        self.world.go_on(self.random.choice([100, 500, 4_000]), self.random.choice([25, 100, 250]))
 
     def minute(self) -> None:
         self.world.go_on(self.random.choice([10_000, 40_000]), 800)
@@ -282,8 +282,9 @@ def left_in(worker: Worker, hands: Hands) -> dict[str, object]:
     """What a worker still keeps though it has nothing to do."""
     leases, liveness = worker._leases, worker._leases._liveness
     kept: dict[str, object] = {
-        "airborne": worker._airborne, "cleared": worker._cleared, "dropped": worker._dropped,
-        "letters": worker._letters, "load": +worker._load, "-load": -worker._load, "ledger": len(worker._ledger),
+        "airborne": worker._airborne,
+        "letters": worker._intake._letters, "cleared": worker._cleared, "dropped": worker._dropped,
+        "load": +worker._load, "-load": -worker._load, "ledger": len(worker._ledger),
         "offering": leases._offering, "parted": leases._parted, "restarts": leases._restarts,
         "silence": liveness._silence, "left": liveness._left, "calls": not hands.idle,
     }  # fmt: skip

@@ -12,28 +12,11 @@ from sim.lease_script import failure, script
 from pipeline import ledger, liveness
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import OutcomeUnknown, RetryStep
-from pipeline.lane import Flight, Hold, Lane
-from pipeline.leases import Leases
+from pipeline.lane import Lane
 from pipeline.ledger import Ledger
-from pipeline.worker import Worker
 
 SEEDS = 300
 Mutation = Callable[[pytest.MonkeyPatch], None]
-
-
-def no_read_back(patch: pytest.MonkeyPatch) -> None:
-    """A stale holder's run is launched as soon as its new start is durable, whatever stands before it."""
-
-    def started(self: Worker, flight: Flight, error: Exception | None, _offset: int, _at: int) -> None:
-        self._starting -= 1
-        if error is not None:
-            self._failure = error
-        elif not flight.orphan:
-            self._cleared.append(flight)
-            if flight.replaces is not None:
-                flight.lane.replaced(flight, self._identity.process)
-
-    patch.setattr(Worker, "_started", started)
 
 
 def silence_counts_while_cut_off(patch: pytest.MonkeyPatch) -> None:
@@ -84,15 +67,6 @@ def leases_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("pipeline.leases.Leases._over", lambda self, hold: True)
 
 
-def late_outcomes_committed(patch: pytest.MonkeyPatch) -> None:
-    """A worker that lost a partition and has it back acks what it did meanwhile, whoever else began it."""
-
-    def resolve(self: Leases, hold: Hold) -> bool:
-        return hold.start.worker == self._me or self._liveness.stale(hold.start.worker)
-
-    patch.setattr(Leases, "_over", resolve)
-
-
 def unknown_outcome_ignored(patch: pytest.MonkeyPatch) -> None:
     """An unknown outcome is taken for an abort: the same acks are sent again."""
     plain = Ledger._send
@@ -111,29 +85,29 @@ def covered_out_of_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "sorted", lambda offsets: sorted(offsets, reverse=True), raising=False)
 
 
-BESIDE, STUCK, ANYTHING = "begins beside", "no rest", ""
-CONTROLS: list[tuple[Mutation, str]] = [
-    (no_read_back, "had won"),
-    (silence_counts_while_cut_off, BESIDE),
-    (offers_not_pinned, f"{STUCK}|had won|{BESIDE}"),
-    (own_runs_not_adopted, BESIDE),
-    (released_not_honoured, f"{STUCK}|left in"),
-    (holds_not_carried_on, BESIDE),
-    (leases_not_waited_for, BESIDE),
-    (late_outcomes_committed, f"{BESIDE}|had won"),
-    (unknown_outcome_ignored, "ended twice"),
-    (covered_out_of_order, "passes|lost|no rest"),
+BESIDE = "begins beside"
+CONTROLS: list[tuple[Mutation, str, int]] = [
+    (silence_counts_while_cut_off, BESIDE, 270),
+    (offers_not_pinned, f"no rest|had won|{BESIDE}", 29),
+    (own_runs_not_adopted, f"had won|{BESIDE}", 3),
+    (released_not_honoured, "no rest|left in", 2),
+    (holds_not_carried_on, BESIDE, 16),
+    (leases_not_waited_for, BESIDE, 0),
+    (unknown_outcome_ignored, "ended twice", 17),
+    (covered_out_of_order, "passes|calls|lost|no rest", 2),
 ]
-"""And what it must be caught by."""
+"""And what it must be caught by, in which seed at first as this is written: the search begins there."""
 
 
 @pytest.mark.parametrize(
-    ("control", "caught"), [pytest.param(*each, id=each[0].__name__) for each in CONTROLS]
+    ("control", "caught", "first"), [pytest.param(*each, id=each[0].__name__) for each in CONTROLS]
 )
-def test_a_rule_left_out_is_caught(control: Mutation, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_left_out_is_caught(
+    control: Mutation, caught: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     control(monkeypatch)
-    for seed in range(SEEDS):
+    for seed in range(first, first + SEEDS):
         found = failure(script(seed), seed)
         if found is not None and re.search(caught, found):
             return
-    pytest.fail(f"{SEEDS} seeds show nothing wrong")
+    pytest.fail(f"{SEEDS} seeds from {first} show nothing wrong")
