@@ -110,8 +110,11 @@ class _Folding:
             case JobsKind.DONE:
                 codec.EVENT.decode(self._value)
                 return self._at_home(parsed.id) or self.owed(Action.DONE, "")
-            case JobsKind.HIGHEST | JobsKind.STOPPED:
-                (codec.HIGHEST if parsed.kind is JobsKind.HIGHEST else codec.EVENT).decode(self._value)
+            case JobsKind.HIGHEST:
+                codec.HIGHEST.decode(self._value)
+                return self._kept()
+            case JobsKind.STOPPED:
+                self._stop(parsed.id, codec.EVENT.decode(self._value).run)
                 return self._kept()
             case JobsKind.TAKEOVER:
                 codec.TAKEOVER.decode(self._value)
@@ -122,6 +125,14 @@ class _Folding:
 
     def _log_time(self) -> int:
         return self._record.timestamp()[1]
+
+    def _stop(self, occurrence: str, run: int | None) -> None:
+        """A retry that its worker wrote while the stop was under way stands before it in the log, and the owner that
+        stopped the job had not read it: to a rebuilt index it must be as dropped as to that owner (H7)."""
+        key = keys.retry_key(occurrence, self._view.highest_run(occurrence) if run is None else run)
+        retry = self._view.entry(key)
+        if retry is not None and retry.action in (Action.FIRE, Action.GRANTED):
+            self._view.put(owed(key, retry.offset, Action.DROP, b"", "stopped"))
 
     def _kept(self) -> Entry:
         return kept(self._key, self._offset, self._value, self._log_time() + WORK_RETENTION_MS)

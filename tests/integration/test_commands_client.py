@@ -118,7 +118,7 @@ def test_nothing_is_not_found(app: Dueline) -> None:
 
 def test_a_pending_retry_is_stopped(app: Dueline, eventually: Eventually) -> None:
     ref = app.schedule("slow.retry", in_="0s")
-    eventually(lambda: app.get(ref.id)["due_at"] > app.get(ref.id)["runs"][0]["fired_at"])
+    eventually(lambda: (job := app.get(ref.id))["runs"] and job["due_at"] > job["runs"][0]["fired_at"])
     eventually(lambda: status(app, ref.id) == "retrying")
     assert app.cancel(ref.id).outcome == "stopped"
     assert app.cancel(ref.id).outcome == "stopped"

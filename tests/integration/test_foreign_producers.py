@@ -156,6 +156,8 @@ class Crowd:
             work.setdefault(record.key() or b"", []).append((run, record.timestamp()[1]))
         letters: dict[tuple[int, int], list[DeadLetter]] = {}
         for record in self.shop.records(names.dead):
+            if record.value() is None:  # a requeue: it closes the letters of earlier runs
+                continue
             letter = codec.DEAD_LETTER.decode(record.value() or b"")
             letters.setdefault((letter.source_partition, letter.source_offset), []).append(letter)
         events: dict[bytes, list[Event]] = {}

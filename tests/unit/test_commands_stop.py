@@ -196,6 +196,18 @@ def test_an_index_rebuilt_from_the_log_knows_the_stop(owner: Owner) -> None:
 # -- requeue of dead letters ----------------------------------------------------------------------------------
 
 
+def test_h7_a_retry_that_stands_before_the_stop_is_dropped_by_whoever_reads_the_log(owner: Owner) -> None:
+    """Its worker wrote it while the stop was under way; the owner that stopped the job had not read it, and died."""
+    (run,) = fired(owner, NOW + 5_000)
+    _, emission = ask(owner, "stop", **SEEN)
+    heir = Owner(owner.number)
+    retry(heir, run, NOW + 7_000)
+    for put in emission.puts:
+        if put.topic == NAMES.jobs and put.value is not None:
+            heir.read(put.key, put.value, at=NOW + 6_500)
+    assert fired(heir, NOW + 8_000) == []
+
+
 def test_a_requeue_marks_the_dead_letters_of_earlier_runs(owner: Owner) -> None:
     fired(owner, NOW + 5_000)
     _, emission = ask(owner, "requeue", handler="email.send", seen_run=1)
