@@ -12,6 +12,8 @@ from pipeline.core.job import Run
 from pipeline.lane import Flight
 from pipeline.tray import Means, Tray
 
+_decode = json.JSONDecoder().decode
+
 __all__ = ["Means", "Tray", "call_handler", "context_of"]
 
 
@@ -47,6 +49,6 @@ def context_of(run: Run, attempt: int, token: int, fired_at: int, side: Side) ->
 def _payload(data: bytes) -> Any:
     """A foreign producer may have put anything there: what is not JSON can never be handled."""
     try:
-        return json.loads(data)
+        return _decode(data.decode())
     except (ValueError, RecursionError) as problem:
         raise InvalidPayload(f"payload is not JSON: {problem}") from None

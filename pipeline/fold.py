@@ -110,12 +110,8 @@ class _Folding:
             case JobsKind.DONE:
                 codec.EVENT.decode(self._value)
                 return self._at_home(parsed.id) or self.owed(Action.DONE, "")
-            case JobsKind.HIGHEST:
-                codec.HIGHEST.decode(self._value)
-                return self._kept()
-            case JobsKind.STOPPED:
-                self._stop(parsed.id, codec.EVENT.decode(self._value).run)
-                return self._kept()
+            case JobsKind.HIGHEST | JobsKind.STOPPED:
+                return self._kept(parsed)
             case JobsKind.TAKEOVER:
                 codec.TAKEOVER.decode(self._value)
                 return self.owed(Action.DEAD, "forged: a takeover of another partition")
@@ -134,7 +130,11 @@ class _Folding:
         if retry is not None and retry.action in (Action.FIRE, Action.GRANTED):
             self._view.put(owed(key, retry.offset, Action.DROP, b"", "stopped"))
 
-    def _kept(self) -> Entry:
+    def _kept(self, parsed: JobsKey) -> Entry:
+        if parsed.kind is JobsKind.HIGHEST:
+            codec.HIGHEST.decode(self._value)
+        else:
+            self._stop(parsed.id, codec.EVENT.decode(self._value).run)
         return kept(self._key, self._offset, self._value, self._log_time() + WORK_RETENTION_MS)
 
     def _firing(self, head: codec.RunHead) -> Entry:

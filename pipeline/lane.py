@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline import codec
@@ -65,10 +65,10 @@ class Flight:
     side: Tray | None = None
     opening: bytes = b""
     """How its acks begin (`codec.AckWriter`)."""
+    run: Run = field(init=False)
 
-    @property
-    def run(self) -> Run:
-        return self.delivery.run
+    def __post_init__(self) -> None:
+        self.run = self.delivery.run
 
     @property
     def id(self) -> OfferId:

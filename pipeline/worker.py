@@ -110,6 +110,7 @@ class Worker:
         self._limits = limits
         self._lanes: dict[int, Lane] = {}
         self._airborne = airborne
+        self._limited = registry.limited
         self._load = Counter[str]()
         """Attempts under way by handler: counted for those that have a limit of their own."""
         self._starting = 0
@@ -266,7 +267,7 @@ class Worker:
         if self._draining:
             return
         free = self._limits.concurrency + self._ahead - self.in_flight
-        at_limit, store_now = self._at_limit if self._registry.limited else None, self._clock.now()
+        at_limit, store_now = self._at_limit if self._limited else None, self._clock.now()
         for lane in self._lanes.values():
             if free <= 0:
                 break
@@ -282,7 +283,7 @@ class Worker:
 
     def _count(self, run: Run, change: int) -> None:
         """Of a handler with aliases all its names together."""
-        spec = self._registry.get(run.handler)
+        spec = self._registry.get(run.handler) if self._limited else None
         if spec is not None and spec.concurrency is not None:
             self._load[spec.name] += change
 

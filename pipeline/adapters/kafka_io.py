@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
@@ -118,7 +119,7 @@ class KafkaAppender:
         """One for all records with the same `done`: what many records are made of must not be made for each."""
         last = self._last
         if done is not last.done or topic != last.topic:
-            self._last = last = _Reporter(topic, done, _reporter(topic, done))
+            self._last = last = _Reporter(topic, done, partial(_report, topic, done))
         return last.report
 
     def _forgotten(self, error: KafkaError | None, message: Message) -> None:
@@ -142,14 +143,11 @@ class KafkaAppender:
         self._producer.close()
 
 
-def _reporter(topic: str, done: Report) -> Callable[[KafkaError | None, Message], None]:
-    def report(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            done(translate(error, topic), -1, -1)
-        else:
-            done(None, message.offset() or 0, message.timestamp()[1])
-
-    return report
+def _report(topic: str, done: Report, error: KafkaError | None, message: Message) -> None:
+    if error is not None:
+        done(translate(error, topic), -1, -1)
+    else:
+        done(None, message.offset() or 0, message.timestamp()[1])
 
 
 class KafkaReader:

@@ -243,8 +243,12 @@ class KafkaGroupLog:
 
     def resume(self, partitions: Iterable[int], positions: Mapping[int, int]) -> None:
         for partition in partitions:
-            if partition in self._next:
-                self.start(partition, positions.get(partition, self._next[partition]))
+            if partition in positions:
+                self.start(partition, positions[partition])
+            elif (
+                partition in self._next
+            ):  # it goes on from where it stands: there is nothing to ask the broker
+                self._consumer.resume([self._at(partition)])
 
     def committed(self, partitions: Sequence[int], timeout_ms: int) -> Mapping[int, CommittedOffset | None]:
         """The client asks for stable offsets because it reads read_committed; one unstable partition makes

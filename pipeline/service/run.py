@@ -110,7 +110,7 @@ def plant(settings: Settings, role: str, slot_number: int | None, stop: Stop) ->
             events.on("setting_ignored", reason=warning)
         admin = topic_admin(settings)
         # A handler waits for its started record to be durable; heartbeats and takeover records can wait.
-        linger_ms = 0 if role == "worker" else 5
+        linger_ms = 2 if role == "worker" else 5
         appender = KafkaAppender(settings.require_bootstrap(), settings.kafka, linger_ms=linger_ms)
         stack.callback(appender.close)
         clock = kafka_clock(settings.require_bootstrap(), settings.names.fleet, settings.kafka, events)
