@@ -268,11 +268,11 @@ class _Tails:
         return records
 
     def _begin(self, topic: str, partition: int, start: int) -> _Tail:
-        place = TopicPartition(topic, partition, max(start, 0))
+        """From `start`, or from where the log begins by now: what it keeps for a limited time may be gone."""
+        low, _ = _range(self._consumer, topic, partition, None)
+        place = TopicPartition(topic, partition, max(start, low))
         if (topic, partition) in self._open:
             self._consumer.incremental_unassign([place])
-        else:
-            _range(self._consumer, topic, partition, None)
         self._consumer.incremental_assign([place])
         tail = self._open[topic, partition] = _Tail(start)
         return tail
@@ -290,6 +290,8 @@ class _Tails:
                 continue
             if message.error() is None:
                 tail.buffer.append(message)
+            elif message.error().code() in NO_POSITION:
+                self._begin(message.topic(), message.partition(), tail.following)
             else:
                 _after(message)
                 tail.answered = True

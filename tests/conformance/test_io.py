@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from pipeline.adapters import kafka_io
 from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader, check_reachable
@@ -202,3 +204,18 @@ def test_reserved_settings_are_refused() -> None:
     for key in ("transactional.id", "enable.idempotence", "isolation.level"):
         with pytest.raises(InvalidInput, match=key):
             KafkaAppender(NOWHERE, {key: "x"})
+
+
+def test_a_tail_from_before_the_log_begins_goes_on_where_it_begins(kafka: Any) -> None:
+    """What the acks topic keeps for a limited time may be gone when a partition is taken over again."""
+    kafka.append(*(kafka.put(0, "k", b"%d" % n) for n in range(4)))
+    place = TopicPartition(kafka.topic, 0, 3)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_records([place])[place].result(10)
+    reader = kafka.reader()
+    assert values(reader.tail(kafka.topic, 0, 1, 9)) == [b"3"]
+    kafka.append(kafka.put(0, "k", b"4"))
+    deadline, seen = time.monotonic() + 10, []
+    while not seen and time.monotonic() < deadline:
+        seen = values(reader.tail(kafka.topic, 0, 4, 9))
+    assert seen == [b"4"]
