@@ -58,10 +58,6 @@ LANE_LIMIT = 500
 """Runs waiting in one lane, and records of one poll; a lane that has as many is paused, so memory stays flat."""
 PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
-BEAT_LIMIT = 200
-"""Attempts that one heartbeat names, and held runs of one partition."""
-HOOK_MS = 30_000
-"""How long the application may take to hear of one dead run."""
 AHEAD_MS = 20
 AHEAD_LIMIT = 4_000
 """Runs are started ahead of free places: twice as many as came to an end in the last 20 ms, the time that a start

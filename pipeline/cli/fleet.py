@@ -59,7 +59,7 @@ def _behind(store: Store, queue: str) -> tuple[int, int | None]:
 
 
 def runs_view(processes: Sequence[Seen], now: int) -> list[dict[str, Any]]:
-    """The runs in flight that workers tell of (the first 1,000 of each), the oldest first; `now` is the store's."""
+    """The runs in flight that workers tell of (200 of each and of a queue), the oldest first; `now` is the store's."""
     flights = [(seen.heartbeat, flight) for seen in processes for flight in seen.heartbeat.in_flight]
     flights.sort(key=lambda pair: pair[1].started_at)
     held = {(one.occurrence_id, one.run, one.token) for seen in processes for one in seen.heartbeat.held}

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.core.errors import InvalidInput
+
 if TYPE_CHECKING:
     from pipeline.core.jobref import JobRef
 
@@ -79,7 +81,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once the run was stopped, its time is over, or the worker is leaving: a long handler should then end."""
+        """True once the run was stopped, or its time or the worker's drain time-out is over: end then."""
         return self.side.stopped()
 
     def schedule(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> JobRef:
@@ -99,20 +101,24 @@ class Context:
         """Append a record to a topic of yours together with this run's success: exactly once for readers with
         isolation `read_committed`. Text is UTF-8; None as value is a tombstone; without a partition the key chooses it,
         as Kafka's Java client does. InvalidInput if the topic does not exist, or is one of the product's own."""
-        texts = {name: _bytes(text) for name, text in (headers or {}).items()}
-        self.side.produce(topic, _maybe(value), _maybe(key), texts, partition)
+        texts = {name: _bytes("headers", text) for name, text in (headers or {}).items()}
+        self.side.produce(topic, _maybe("value", value), _maybe("key", key), texts, partition)
 
     def progress(self, fraction: float | None = None, note: str = "") -> None:
         """Say how far this run is: a fraction of 1, a note (its first 200 characters), or both."""
         self.side.progress(fraction, note[:200])
 
 
-def _bytes(value: bytes | str) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _bytes(field: str, value: bytes | str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise InvalidInput(field, f"must be bytes or text, not {type(value).__name__}")
+    return bytes(value)
 
 
-def _maybe(value: bytes | str | None) -> bytes | None:
-    return None if value is None else _bytes(value)
+def _maybe(field: str, value: bytes | str | None) -> bytes | None:
+    return None if value is None else _bytes(field, value)
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
@@ -124,8 +130,8 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         self._side = context.side
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if self.isEnabledFor(level):
-            self._side.log(f"{logging.getLevelName(level)} {_formatted(msg, args)}")
+        if level >= logging.INFO or self.isEnabledFor(level):
+            self._side.log(f"{logging.getLevelName(level)} {formatted(msg, args)}")
         super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -133,7 +139,7 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-def _formatted(msg: object, args: tuple[object, ...]) -> str:
+def formatted(msg: object, args: tuple[object, ...]) -> str:
     try:
         return str(msg) % args if args else str(msg)
     except Exception:  # noqa: BLE001 - logging itself reports what is wrong with the arguments

@@ -60,6 +60,8 @@ class CountedExecutor:
             plain = error is None and not isinstance(value, Exception)
             outcome = "returned" if plain else handler_outcome(one)
             call = self._calls.pop(ticket, None)
+            if call is not None and not call.fired_at:
+                continue  # no attempt: the application was told of a dead run
             if began and call is not None:
                 durations.setdefault((call.handler, outcome), []).append(ended - began)
                 delays.append(epoch + began - call.fired_at / 1000)

@@ -26,6 +26,7 @@ from pipeline.lane import Flight
 from pipeline.ports import Executor
 from pipeline.service.beats import repeated
 from pipeline.service.burst import Burst
+from pipeline.service.log import show_job_lines
 from pipeline.service.loop import Stop, rebuilding, step_until
 from pipeline.service.means import Layouts, means
 from pipeline.service.run import Plant, Tenant, calm_collector, plant
@@ -52,6 +53,7 @@ def run_worker(
     end the process, threads and all."""
     stop = Stop()
     stop.listen()
+    show_job_lines()
     registry = with_builtin(app.registry, settings)
     registry.check()
     with plant(settings, "worker", None, stop) as first:

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from typing import Any
 
+JOB_LOGGER = "dueline.job"
 QUIET = frozenset({"emitted", "acked", "transaction", "answered", "gauges"})
 """Happen many times a second; metrics count them, a log would drown in them."""
+
+
+class JobLines(logging.Formatter):
+    """What handlers say through `ctx.logger`, as lines like the events: with the ids of the attempt."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "action": "handler.log",
+            "level": record.levelname,
+            "handler": record.name.removeprefix(f"{JOB_LOGGER}."),
+            **{name: getattr(record, name) for name in ("job", "run", "attempt") if hasattr(record, name)},
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def show_job_lines() -> None:
+    """Show what handlers log from INFO on, unless the application has set up logging of its own."""
+    logger = logging.getLogger(JOB_LOGGER)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if not logging.getLogger().handlers and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(JobLines())
+        logger.addHandler(handler)
+        logger.propagate = False
 
 
 class LogEvents:

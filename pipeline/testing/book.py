@@ -107,7 +107,7 @@ class Book:
         if job is None:
             return "not_found"
         match command.verb:
-            case "cancel":
+            case "cancel" | "stop":
                 del self.jobs[job_id]
                 return "cancelled"
             case "reschedule":
