@@ -27,10 +27,15 @@ class CountedExecutor:
         self._started = 0
         self._calls: dict[int, Call] = {}
         """Those under way, by ticket."""
+        self._others: set[int] = set()
+        """Calls that are no attempts: the application is told of a dead run."""
 
     def submit(self, call: Call) -> None:
-        self._started += 1
-        self._calls[call.ticket] = call
+        if call.fired_at:
+            self._started += 1
+            self._calls[call.ticket] = call
+        else:
+            self._others.add(call.ticket)
         self._executor.submit(call)
 
     def completed(self) -> list[Done]:
@@ -60,8 +65,9 @@ class CountedExecutor:
             plain = error is None and not isinstance(value, Exception)
             outcome = "returned" if plain else handler_outcome(one)
             call = self._calls.pop(ticket, None)
-            if call is not None and not call.fired_at:
-                continue  # no attempt: the application was told of a dead run
+            if ticket in self._others:
+                self._others.discard(ticket)
+                continue
             if began and call is not None:
                 durations.setdefault((call.handler, outcome), []).append(ended - began)
                 delays.append(epoch + began - call.fired_at / 1000)

@@ -267,6 +267,16 @@ def call(ticket: int, fired_ago_s: float = 0.0) -> Call:
     return Call(ticket, nothing, False, handler="send", fired_at=int((T0_S - fired_ago_s) * 1000))
 
 
+def test_telling_the_application_of_a_dead_run_is_no_attempt(
+    worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
+) -> None:
+    executor.submit(Call(1, nothing, False, handler="on_dead"))
+    inner.done = [Done(1, None, None, began=99.0, ended=99.5)]
+    assert len(executor.completed()) == 1
+    assert value(worker, "start_delay_seconds_count", queue="mail") in (None, 0)
+    assert value(worker, "attempts_started_total", queue="mail") in (None, 0)
+
+
 def test_attempts_are_counted_when_they_start_and_when_they_end(
     worker: WorkerMetrics, inner: FakeExecutor, executor: CountedExecutor
 ) -> None:

@@ -121,3 +121,9 @@ def test_without_a_fixture_for_the_app_its_absence_is_told(request: pytest.Fixtu
 
     with pytest.raises(pytest.UsageError, match="define a fixture `dueline_app`"):
         plugin.dueline_app.__wrapped__()
+
+
+def test_a_stop_cancels_what_is_only_recorded(dueline_app: Dueline, dueline: Recording) -> None:
+    one = dueline_app.schedule("h", {"n": 1}, in_="1h").id
+    assert dueline_app.cancel(one, stop=True).outcome == "cancelled"
+    assert dueline.scheduled == []
