@@ -327,3 +327,18 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+
+
+def test_a_start_that_was_given_back_leaves_what_counts_of_those_before_it():
+    tracker = AckTracker.from_committed(0, "")
+    tracker.deliver(0)
+    tracker.forget_start(0, None)  # it was never started
+    assert (tracker.starts(0), tracker.in_flight) == (0, 0)
+    tracker.begin(0, Start(2, 9, "w"))
+    tracker.forget_start(0, Start(1, 9, "-"))
+    assert (tracker.last_start(0), tracker.in_flight) == (Start(1, 9, "-"), 0)
+    assert tracker.committable() == (0, "1;0;;9@-;0.0")
+    tracker.forget_start(0, None)
+    assert tracker.committable() == (0, "1;0;;;")
+    with pytest.raises(ValueError, match="not unfinished"):
+        tracker.forget_start(7, None)
