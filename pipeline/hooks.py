@@ -12,6 +12,8 @@ from pipeline.ports import Call, Done, Events, Executor
 
 HOOK_MS = 30_000
 """How long the application may take to hear of one dead run."""
+LIMIT = 1_000
+"""Calls under way at most: they share the threads of the handlers, and the record on `dead` is certain anyway."""
 
 
 class DeadHooks:
@@ -36,6 +38,9 @@ class DeadHooks:
             job = DeadJob.of(codec.DEAD_LETTER.decode(letter or b""))
             if job is None:
                 continue  # bytes that nobody could read are no job
+            if len(self._under_way) >= LIMIT:
+                self._events.on("hook_skipped", job=job.job_id)
+                continue
             ticket = next(self._tickets)
             self._under_way.add(ticket)
             call = partial(self._registry.tell_dead, job)

@@ -26,8 +26,11 @@ from pipeline.ports import CommittedOffset, Put, Record
 from pipeline.stops import Stops
 from pipeline.tray import Tray
 
-LEARNT_LIMIT = 200
-"""Starts that a lane keeps from the acks partition beside those in the metadata: the ones at the lowest offsets."""
+LEARNT_LIMIT = 1_000
+"""Starts that a lane keeps from the acks partition beside those in the metadata, the ones at the lowest offsets: more
+than any window holds, so that only what no worker wrote is ever left out."""
+FAR = 1_000_000_000
+"""Offsets above the mark: nobody starts a run there while the one at the mark is unfinished."""
 NOBODY = "-"
 """As the worker of a start: it was given back, so nobody holds the run."""
 HOLDERS_AT_ONCE = 4
@@ -128,7 +131,8 @@ class Lane:
         self.released: set[OfferId] = set()
         """Held attempts that were given back."""
         self.stops = Stops()
-        self._busy_serials: set[str] = set()
+        self._busy_serials: dict[str, int] = {}
+        """By serial group: the offset of its run that has started, or that somebody else holds."""
         self._committed = 0
         self._finished: tuple[tuple[int, int], ...] = ()
         self._starts: dict[int, Start] = {}
@@ -185,6 +189,8 @@ class Lane:
         """Attempts of one offset are compared by token, which grows; a released one was not spent."""
         if ack.work_offset < self._committed or self._is_finished(ack.work_offset):
             return  # what finished needs no start any more
+        if ack.work_offset > self._committed + FAR:
+            return  # no worker has read that far: such starts would hold the window for ever
         known = self._starts.get(ack.work_offset)
         if known is not None and (ack.token < known.token or self._has_offered(ack, known)):
             return
@@ -206,19 +212,17 @@ class Lane:
         return at >= 0 and offset <= self._finished[at][1]
 
     def _restored(self) -> None:
-        """Starts at offsets that never come would hold the window for ever: the highest go until one run may
-        start. A run whose start is forgotten only counts one death of a worker less."""
+        """What workers write fits the window. More than that was forged, and would make metadata that nobody takes:
+        the highest offsets go. Nothing else may: a start that is forgotten is a run that starts beside its holder."""
         started = sorted(self._starts.items())
-        self.tracker = self._tracker(started)
-        while started and not self.tracker.room():
+        while started and not offset_metadata.fits(self._committed, self._known(started)):
             started.pop()
-            self.tracker = self._tracker(started)
+        self.tracker = AckTracker(self._committed, self._known(started))
         tokens = {start.token for _, start in started}
         self.offers = {id_: offer for id_, offer in self.offers.items() if id_.token in tokens}
 
-    def _tracker(self, started: Iterable[tuple[int, Start]]) -> AckTracker:
-        known = OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(started))
-        return AckTracker(self._committed, known)
+    def _known(self, started: Iterable[tuple[int, Start]]) -> OffsetMetadata:
+        return OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(started))
 
     def close(self) -> None:
         self.state = self.state.advance(PartitionState.CLOSED)
@@ -316,7 +320,10 @@ class Lane:
         group one at a time, in log order. Whoever takes one calls `take_off`, or gives it up."""
         if self.state is not PartitionState.RUNNING or self.usurped:
             return
-        limit = min(limit, self.tracker.room(), len(self.waiting))
+        room = self.tracker.room()
+        if not room and self.waiting and self.tracker.starts(self.waiting[0].offset):
+            room = 1  # its start replaces one that the metadata has room for already
+        limit = min(limit, room, len(self.waiting))
         skipped: list[Delivery] = []
         tokens: set[tuple[int, int]] = set()
         passed: set[str] = set()
@@ -332,7 +339,7 @@ class Lane:
                 skipped.append(delivery)
             else:
                 if serial is not None:
-                    self._busy_serials.add(serial)
+                    self._busy_serials[serial] = delivery.offset
                 self.waiting_bytes -= len(run.payload)
                 limit -= 1
                 tokens.add((run.run, self.tracker.starts(delivery.offset)))
@@ -360,13 +367,13 @@ class Lane:
         """Wait for what becomes of somebody else's attempt. Its serial group waits with it."""
         self.held[hold.delivery.offset] = hold
         if hold.delivery.run.serial is not None:
-            self._busy_serials.add(hold.delivery.run.serial)
+            self._busy_serials[hold.delivery.run.serial] = hold.delivery.offset
 
     def let_go(self, hold: Hold) -> None:
         """The attempt is over, or another one begins: the run may start again."""
         del self.held[hold.delivery.offset]
         if hold.delivery.run.serial is not None:
-            self._busy_serials.discard(hold.delivery.run.serial)
+            self._free(hold.delivery.run.serial, hold.delivery.offset)
         self.wait_first(hold.delivery)
 
     def reclaimed_from(self, delivery: Delivery) -> OfferId | None:
@@ -383,6 +390,11 @@ class Lane:
             self.reclaimed.pop(earlier, None)
             self._rewritten.pop(earlier, None)
             self.offers.pop(earlier, None)
+
+    def _free(self, serial: str, offset: int) -> None:
+        """The run of a serial group at this offset is over; one that never started held nothing."""
+        if self._busy_serials.get(serial) == offset:
+            del self._busy_serials[serial]
 
     def given_back(self, hold: Hold) -> None:
         """The attempt was released: it does not count, and nobody holds the run."""
@@ -428,7 +440,7 @@ class Lane:
             self.tracker.finish(offset)
             flight = self.flights.pop(offset, None)
             if flight is not None and flight.run.serial is not None:
-                self._busy_serials.discard(flight.run.serial)
+                self._free(flight.run.serial, offset)
             if flight is not None and self.offers:
                 self.offers.pop(flight.id, None)
 

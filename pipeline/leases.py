@@ -59,16 +59,20 @@ class Leases:
         long as it does not: who reads further than that needs no reminder."""
         self._restarts: list[tuple[Flight, OfferId, int]] = []
         """Starts that replace a stale holder's, with that one and their own offsets, until they are read back."""
+        self._again: list[tuple[Put, Callable[[Exception | None, int, int], None]]] = []
+        self.beaten: list[Flight] = []
+        """Starts that an offer came before, until their worker has heard of them: their handlers never begin."""
         self._tail_at = self._ghosts_at = 0
 
     @property
     def busy(self) -> bool:
-        return bool(self._offering or self._restarts)
+        return bool(self._offering or self._restarts or self._again)
 
     # -- as the owner ---------------------------------------------------------------------------------------
 
     def advance(self, lanes: Iterable[Lane]) -> tuple[list[Outcome], list[Flight]]:
         """Read the news of the acks partitions. (Outcomes offered to us, flights that may be launched now.)"""
+        self._send_again()
         lanes = list(lanes)
         running = [lane for lane in lanes if lane.state is PartitionState.RUNNING]
         now = self._clock.monotonic()
@@ -116,6 +120,7 @@ class Leases:
                 lane.let_go(hold)
             elif hold.start.worker == self._me and hold.id in mine:
                 lane.adopt(hold, mine[hold.id])
+                lane.stops.news |= bool(len(lane.stops))  # one that was read before it was ours is told now
                 self._events.on("adopted", job=hold.delivery.run.job_id, partition=lane.number)
             elif self._over(hold):
                 self._events.on("reclaimed", job=hold.delivery.run.job_id, worker=hold.start.worker)
@@ -191,6 +196,7 @@ class Leases:
             else:
                 lane.forget(earlier)
                 self.release(flight)
+                self.beaten.append(flight)
                 taken.append(won)
         return launched
 
@@ -205,30 +211,37 @@ class Leases:
         self._events.on("offered", job=flight.run.job_id, partition=flight.lane.number)
 
     def _send(self, id_: OfferId, partition: int) -> None:
-        left = len(self._offering[id_])
+        missing = dict(enumerate(self._offering[id_]))
 
-        def reported(error: Exception | None, offset: int, _at: int) -> None:
-            nonlocal left
-            left -= 1
+        def reported(number: int, error: Exception | None, offset: int, _at: int) -> None:
             if error is not None:
-                self._send(id_, partition)
-            elif left == 0:
+                self._again.append((missing[number], partial(reported, number)))
+                return
+            missing.pop(number, None)
+            if not missing:
                 self._offering.pop(id_, None)
                 self._parted[id_] = (partition, offset)
 
-        for chunk in self._offering[id_]:
-            self._appender.append(chunk, reported)
+        for number, chunk in list(missing.items()):
+            self._appender.append(chunk, partial(reported, number))
 
     def release(self, flight: Flight) -> None:
         """Give an attempt back unspent: whoever owns the partition may start the run at once."""
         self._parted[flight.id] = (flight.lane.number, None)
-        self._appender.append(self._desk.released(flight, self._clock.now()), partial(self._released, flight))
+        put = self._desk.released(flight, self._clock.now())
+        self._appender.append(put, partial(self._released, flight, put))
 
-    def _released(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
+    def _released(self, flight: Flight, put: Put, error: Exception | None, offset: int, _at: int) -> None:
         if error is not None:
-            self.release(flight)
+            self._again.append((put, partial(self._released, flight, put)))
         else:
             self._parted[flight.id] = (flight.lane.number, offset)
+
+    def _send_again(self) -> None:
+        """What the log did not take. Not from within the report that said so, which may come at once."""
+        again, self._again = self._again, []
+        for put, done in again:
+            self._appender.append(put, done)
 
     def stop_orphans(self, stop: Callable[[Flight], None]) -> None:
         """Stops reach what runs here without the partition too."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 
 from pipeline.attempt import Means, Tray, call_handler
 from pipeline.beat import worker_heartbeat
@@ -241,6 +240,9 @@ class Worker:
         for outcome in taken:
             self._ledger.add(outcome.flight, outcome.puts)
         self._cleared += launched
+        beaten, self._leases.beaten = self._leases.beaten, []
+        for flight in beaten:
+            self._count(flight.run, -1)
         self._leases.stop_orphans(self._stop)
         for lane in self._lanes.values():
             if lane.stops.news:
@@ -329,8 +331,11 @@ class Worker:
     def _launch(self) -> None:
         cleared, self._cleared = self._cleared, []
         for flight in cleared:
-            if not flight.orphan:
-                self._submit(flight)
+            if flight.orphan:
+                continue
+            self._submit(flight)
+            if flight.lane.stops.hits(flight.run):  # it came while the start was on its way
+                self._stop(flight)
 
     def _submit(self, flight: Flight) -> None:
         run = flight.run
@@ -462,13 +467,17 @@ class Worker:
             self._give_back(flight)
 
     def leave(self, timeout_ms: int) -> None:
-        """This process ends: give back what did not finish, unspent, and say so to all."""
-        for flight in chain(list(self._airborne.values()), self._cleared):
+        """This process ends: what can be ended is ended, outcomes are acked or offered, and what did not finish is
+        given back, unspent."""
+        for flight in self._airborne.values():
             flight.stopped = True
+        self._executor.stop(list(self._airborne))
+        self._ledger.commit()
+        self._drop(list(self._lanes), "leaving")
+        self._part()
+        for flight in self._airborne.values():
             self._leases.release(flight)
         self._airborne.clear()
-        self._cleared.clear()
-        self._pulse.leave()
         self._appender.flush(timeout_ms)
 
     def close(self) -> None:

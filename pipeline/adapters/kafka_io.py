@@ -262,15 +262,17 @@ class _Tails:
         silence = 0.0
         while not tail.buffer and not tail.answered:
             silence = _silence(silence, self._pump(topic, partition, WAIT_S))
+            tail = self._open.get((topic, partition), tail)  # it may have been begun anew
         records = [tail.buffer.popleft() for _ in range(min(limit, len(tail.buffer)))]
         if records:
             tail.following = records[-1].offset() + 1
         return records
 
     def _begin(self, topic: str, partition: int, start: int) -> _Tail:
-        """From `start`, or from where the log begins by now: what it keeps for a limited time may be gone."""
-        low, _ = _range(self._consumer, topic, partition, None)
-        place = TopicPartition(topic, partition, max(start, low))
+        """From `start`, or from where the log begins or ends by now: what it keeps for a limited time may be gone, and
+        a log that lost its tail ends earlier than it did."""
+        low, high = _range(self._consumer, topic, partition, None)
+        place = TopicPartition(topic, partition, max(low, min(start, high)))
         if (topic, partition) in self._open:
             self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])

@@ -39,7 +39,10 @@ OFFSETS_S = 3.0
 """A broker answers in milliseconds; the client can wait for a coordinator for ever (librdkafka#5456)."""
 COMMIT_S = 10.0
 """After a local time-out the only legal call would be the same commit again: the producer is replaced instead."""
-ABORT_S = 10.0
+ABORT_S = 5.0
+RENEW_S = 5.0
+"""How long a new producer may take inside a step, which the watchdog ends after 30 s: with flush and abort, or with
+the commit, far less. One that takes longer is built with all else that is built anew."""
 SUSPECT_S = 1.0
 """An EndTxn that took longer may have been sent twice."""
 PAUSE_S = 0.01
@@ -99,10 +102,10 @@ class TransactionalProducer:
         self._failure: KafkaError | None = None
         self._producer = self._create()
 
-    def _create(self) -> Producer:
+    def _create(self, seconds: float = INIT_S) -> Producer:
         producer = Producer(self._config)
         try:
-            _repeat(lambda: producer.init_transactions(INIT_S), time.monotonic() + INIT_S)
+            _repeat(lambda: producer.init_transactions(seconds), time.monotonic() + seconds)
         except (Unusable, Failed, OwnerError) as error:
             raise RebuildClients(f"{self._id}: {error}") from error
         return producer
@@ -217,7 +220,7 @@ class TransactionalProducer:
         """A new producer with the same id; its initialisation decides whatever the old one left open."""
         log.warning("producer replaced", extra={"action": "producer.replaced", "transactional_id": self._id})
         self.close()
-        self._producer = self._create()
+        self._producer = self._create(RENEW_S)
 
     def _abandon(self, reason: str) -> NoReturn:
         """Nothing of this transaction can commit: its offsets were not answered, and the new producer's
@@ -229,7 +232,7 @@ class TransactionalProducer:
         )
         _left_behind.append(self._producer)
         self.hung = True
-        self._producer = self._create()
+        self._producer = self._create(RENEW_S)
         raise RetryStep(f"{self._id}: {reason}")
 
     def close(self) -> None:

@@ -81,7 +81,9 @@ class _Child:
 
     def usable(self) -> bool:
         """Whether it waits for a call: it lives, and says nothing that was not asked for."""
-        return not (self.worn or select.select([self._socket], [], [], 0)[0])
+        news = select.poll()  # unlike select, it takes any descriptor
+        news.register(self._socket, select.POLLIN)
+        return not (self.worn or news.poll(0))
 
     def run(self, task: Task, deadline: float | None) -> tuple[Any, BaseException | None]:
         """The handler's value or error. TimeoutError, ChannelClosed."""

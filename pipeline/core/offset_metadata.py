@@ -70,6 +70,11 @@ def encode(mark: int, metadata: OffsetMetadata) -> str:
     return text
 
 
+def fits(mark: int, metadata: OffsetMetadata) -> bool:
+    """Whether its text leaves a broker room for what little may be added before something is finished."""
+    return len(_written(mark, metadata)) <= (WINDOW_LIMIT + BROKER_LIMIT) // 2
+
+
 def _written(mark: int, metadata: OffsetMetadata) -> str:
     holders = sorted({(start.token, start.worker) for _, start in metadata.started})
     index = {holder: number for number, holder in enumerate(holders)}

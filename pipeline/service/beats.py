@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from pipeline.core.errors import DuelineError
 from pipeline.heartbeat import Pulse
 from pipeline.ports import Clock
 
@@ -21,7 +22,8 @@ def repeated(pulses: Sequence[Pulse], clock: Clock) -> Iterator[None]:
     def look() -> None:
         while not over.wait(LOOK_S):
             for pulse in pulses:
-                pulse.repeat(clock.monotonic())
+                with suppress(DuelineError):  # the loop hears of it too, and decides
+                    pulse.repeat(clock.monotonic())
 
     thread = threading.Thread(target=look, name="heartbeats", daemon=True)
     thread.start()

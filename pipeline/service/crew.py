@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from random import Random
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.process_pool import BUILT_IN
 from pipeline.client import Dueline
 from pipeline.config import Settings
-from pipeline.core.errors import InvalidInput
+from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.names import check_name
 from pipeline.core.registry import Registry
 from pipeline.desk import Desk
@@ -113,9 +113,10 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
         sizes = [crew.concurrency for crew in crews]
         step = plant.observer.around(lambda patience: _step_all(workers, sizes, patience))
         step_until(step, lambda: stop.requested or plant.observer.over(burst, workers))
-        _drain(workers, plant, step)
-        for worker in workers:
-            worker.leave(LEAVE_MS)
+        try:
+            _drain(workers, plant, step)
+        finally:
+            _leave(workers, crews, plant)
     plant.events.on("stopped", process=plant.identity.process)
 
 
@@ -149,6 +150,17 @@ def _worker(plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaR
         limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
         tickets=crew.tickets,
     )
+
+
+def _leave(workers: Sequence[Worker], crews: Sequence[Crew], plant: Plant) -> None:
+    """Give everything back, then say once for all queues that this process is gone. Whatever one queue cannot do within
+    its time, the others get theirs."""
+    for worker in workers:
+        with suppress(StoreUnreachable):
+            worker.leave(LEAVE_MS)
+    crews[0].pulse.leave()
+    with suppress(StoreUnreachable):
+        plant.appender.flush(LEAVE_MS)
 
 
 def _step_all(workers: Sequence[Worker], sizes: Sequence[int], patience: int) -> int:

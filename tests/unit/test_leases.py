@@ -348,3 +348,58 @@ def test_a_stop_that_is_lifted_stops_nothing(shop: Shop) -> None:
     shop.client.append(Put(ACKS, 0, keys.stopped_key(run.occurrence_id), None))
     wait_out(shop, worker, 500)
     assert [ack.state for ack in shop.terminal()] == [AckState.SUCCEEDED]
+
+
+def test_a_stop_that_comes_while_the_start_is_on_its_way_reaches_the_run(shop: Shop) -> None:
+    worker = shop.worker()
+    steps(worker)
+    shop.executors["w"].hold_begun = True
+    run = shop.fire()
+    append, late = worker._appender.append, []
+
+    def slow(put: Put, done: Any = None) -> None:
+        late.append((put, done)) if put.key.startswith(b"s/") else append(put, done)
+
+    worker._appender.append = slow  # type: ignore[method-assign]
+    steps(worker, 3)
+    assert len(late) == 1
+    stop(shop, run)
+    wait_out(shop, worker, 500)
+    append(*late[0])
+    steps(worker, 3)
+    assert shop.executors["w"].stopped
+
+
+def test_an_offer_that_the_log_refused_is_sent_again_chunk_by_chunk(shop: Shop) -> None:
+    shop.fire()
+    old = holding(shop)
+    heir = moved(shop, old)
+    append, refused = old._appender.append, []
+
+    def refuse(put: Put, done: Any = None) -> None:
+        if put.key.startswith(b"f/") and len(refused) < 3:
+            refused.append(put.key)
+            done(ValueError("no"), -1, -1)  # at once, as the client may
+        else:
+            append(put, done)
+
+    old._appender.append = refuse  # type: ignore[method-assign]
+    shop.executors["a"].hold_begun = False
+    together(shop, old, heir, ms=2_000)
+    assert len(refused) == 3
+    assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]
+    assert not old.busy
+
+
+def test_outcomes_that_wait_when_the_worker_leaves_are_not_lost(shop: Shop) -> None:
+    shop.fire()
+    old = shop.worker("a")
+    steps(old, 2)
+    shop.logs["a"].faults.extend([CommitFault.REFUSED] * 9)
+    steps(old, 4)
+    old.drain()
+    old.leave(0)
+    old.close()
+    steps(shop.worker("b"))
+    assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]
+    assert len(shop.seen) == 1
