@@ -323,7 +323,7 @@ class Tearing:
 def test_h16_a_commit_whose_answer_was_lost_is_not_repeated(
     shop: Fleet, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_calm_collector", lambda: None)
+    monkeypatch.setattr(service, "calm_collector", lambda: None)
     monkeypatch.setattr(Torn, "lost", 0)
     told: list[tuple[str, dict[str, Any]]] = []
     with in_process(shop, Build(producer=Torn), lambda *event: told.append(event)):
