@@ -106,6 +106,8 @@ class Lane:
         """A transaction with this partition's offsets has an unknown outcome: ask the group first."""
         self.usurped = False
         """Another owner's takeover record came after ours: nothing more is started here."""
+        self.guarded = False
+        """Whether the guard of this assignment has been written."""
         self.stuck_since: int | None = None
         """Monotonic ms since which this takeover is under way."""
         self.tracker = AckTracker.from_committed(0, "")

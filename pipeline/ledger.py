@@ -11,6 +11,7 @@ from pipeline.core.errors import OutcomeUnknown, PoisonRecord, RetryStep
 from pipeline.core.handler import DeadEnd
 from pipeline.core.job import Failure
 from pipeline.desk import Desk
+from pipeline.guard import WorkGuards
 from pipeline.lane import Flight, Lane
 from pipeline.ports import Clock, Events, GroupLog, Put
 
@@ -38,7 +39,11 @@ class Outcome:
 class Ledger:
     """Outcomes that are not committed yet. Used by the worker's thread only."""
 
-    def __init__(self, *, log: GroupLog, desk: Desk, clock: Clock, events: Events) -> None:
+    def __init__(
+        self, *, log: GroupLog, desk: Desk, clock: Clock, events: Events, guards: WorkGuards | None = None
+    ) -> None:
+        """`guards` None: nothing notices that the group was lost."""
+        self._guards = guards
         self._log = log
         self._desk = desk
         self._clock = clock
@@ -111,6 +116,9 @@ class Ledger:
         }
         jobs = self._desk.names.jobs
         puts = [put for outcome in batch for put in outcome.puts]
+        if self._guards is not None:
+            fresh = [n for n, outcomes in by_lane.items() if not outcomes[0].flight.lane.guarded]
+            puts += [self._guards.put(number, membership.generation) for number in fresh]
         # Retries last: their owner can read one only after the ack that it follows from is in the log.
         last = [put for put in puts if put.topic == jobs]
         if last:
@@ -120,6 +128,7 @@ class Ledger:
     def _committed(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
         for outcomes in by_lane.values():
             outcomes[0].flight.lane.finished([outcome.offset for outcome in outcomes])
+            outcomes[0].flight.lane.guarded = True
         settled = {id(outcome) for outcome in batch}
         self._keep(lambda outcome: id(outcome) not in settled)
         self._limit = min(BATCH_LIMIT, self._limit * 2)

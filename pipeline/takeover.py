@@ -3,17 +3,18 @@ open transaction in the way (DESIGN §7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.core.acks import AckTracker
-from pipeline.core.errors import RetryStep, StopPartition
+from pipeline.core.errors import OutcomeUnknown, Refused, RetryStep, StopPartition, StoreUnreachable
 from pipeline.core.identity import Identity
-from pipeline.core.job import Heartbeat, Takeover
+from pipeline.core.job import GroupGuard, Heartbeat, Takeover
 from pipeline.core.states import PartitionState
 from pipeline.desk import Desk
+from pipeline.guard import WorkGuards
 from pipeline.heartbeat import read_fleet
 from pipeline.lane import Lane
-from pipeline.ports import Appender, Clock, CommittedOffset, Events, GroupLog, Random, Reader
+from pipeline.ports import Appender, Clock, CommittedOffset, Events, GroupLog, Membership, Random, Reader
 
 ASK_MS = 250
 """How long one question for stable offsets may hold up the loop; it is asked again in the next step."""
@@ -40,6 +41,7 @@ class LaneTakeover:
         identity: Identity,
         events: Events,
         heartbeat_timeout_ms: int,
+        guards: WorkGuards | None,
         appended: Callable[[Exception | None, int, int], None],
     ) -> None:
         """`appended` is told how the takeover records fared."""
@@ -52,6 +54,7 @@ class LaneTakeover:
         self._identity = identity
         self._events = events
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
+        self._guards = guards
         self._appended = appended
         self._fenced: set[str] = set()
         self._look_again_at = 0
@@ -89,14 +92,37 @@ class LaneTakeover:
         if not lanes:
             return
         try:
-            self.generation = self._log.membership().generation
-        except RetryStep:
+            membership = self._log.membership()
+            # Before the offsets are asked for: what has a guard by now has an offset then (H20).
+            guards = {} if self._guards is None else self._guards.read()
+            committed = self._log.committed([lane.number for lane in lanes], ASK_MS)
+            self._check_group(guards, committed, membership)
+        except (RetryStep, OutcomeUnknown, StoreUnreachable):
             return
-        committed = self._log.committed([lane.number for lane in lanes], ASK_MS)
+        self.generation = membership.generation
         acks = self._desk.names.acks(self._desk.queue)
         for lane in lanes:
             if lane.number in committed:
                 self._open(lane, committed[lane.number], acks)
+
+    def _check_group(
+        self,
+        guards: Mapping[int, GroupGuard],
+        committed: Mapping[int, CommittedOffset | None],
+        membership: Membership,
+    ) -> None:
+        """Refused, which ends the process, if the group was lost. RetryStep if it is we who are lost to the group."""
+        if self._guards is None or not guards:
+            return
+        self._guards.check_offsets(guards, [number for number, offset in committed.items() if offset is None])
+        try:
+            self._guards.check(guards, partitions=committed, generation=membership.generation)
+        except Refused:
+            # A member that was cut off and has not been told yet has a lower generation too: the coordinator knows.
+            known = {number: offset for number, offset in committed.items() if offset is not None}
+            if known:
+                self._log.commit([], known, membership)
+            raise
 
     def _open(self, lane: Lane, committed: CommittedOffset | None, acks: str) -> None:
         try:

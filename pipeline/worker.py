@@ -22,6 +22,7 @@ from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.core.verbs import Stopped
 from pipeline.desk import Desk
+from pipeline.guard import WorkGuards
 from pipeline.heartbeat import Pulse
 from pipeline.hooks import DeadHooks
 from pipeline.intake import Intake
@@ -87,6 +88,7 @@ class Worker:
         limits: Limits,
         tickets: Iterator[int],
         airborne: dict[int, Flight],
+        guards: WorkGuards | None = None,
     ) -> None:
         """`tickets` number the calls of an executor, and `airborne` holds those that run, by ticket: both outlive this
         object when the clients are built anew. `open_fleet` follows the heartbeats of others."""
@@ -122,7 +124,7 @@ class Worker:
         for flight in airborne.values():
             self._count(flight.run, 1)
         self._log = open_log(self)
-        self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events)
+        self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events, guards=guards)
         self._intake = Intake(
             ledger=self._ledger, desk=desk, registry=registry, limits=limits, clock=clock, events=events
         )
@@ -132,7 +134,7 @@ class Worker:
         self._takeover = LaneTakeover(
             log=self._log, appender=appender, reader=reader, desk=desk, clock=clock, random=random,
             identity=identity, events=events, heartbeat_timeout_ms=limits.heartbeat_timeout_ms,
-            appended=self._appended,
+            guards=guards, appended=self._appended,
         )  # fmt: skip
         liveness = Liveness(
             open_feed=open_fleet, appender=appender, fleet=desk.names.fleet, partitions=fleet_partitions,

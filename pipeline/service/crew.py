@@ -13,6 +13,7 @@ from pipeline.adapters.executors import HandlerExecutor
 from pipeline.adapters.kafka_admin import load_era, load_layout
 from pipeline.adapters.kafka_feed import KafkaFeed
 from pipeline.adapters.kafka_io import KafkaReader
+from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.process_pool import BUILT_IN
 from pipeline.client import Dueline
 from pipeline.config import Settings
@@ -20,6 +21,7 @@ from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.names import check_name
 from pipeline.core.registry import Registry
 from pipeline.desk import Desk
+from pipeline.guard import WorkGuards
 from pipeline.handlers import with_builtin
 from pipeline.heartbeat import Pulse
 from pipeline.lane import Flight
@@ -103,7 +105,8 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
         reader = KafkaReader(plant.settings.require_bootstrap(), plant.settings.kafka)
         stack.callback(reader.close)
         era = load_era(plant.settings)
-        workers = [_worker(plant, registry, crew, n, reader, era) for n, crew in enumerate(crews)]
+        guards = [_guards(plant, crew.queue, stack) for crew in crews]
+        workers = [_worker(plant, registry, crew, n, reader, era, guards[n]) for n, crew in enumerate(crews)]
         for worker in workers:
             stack.callback(worker.close)
         plant.events.on(
@@ -120,7 +123,9 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
     plant.events.on("stopped", process=plant.identity.process)
 
 
-def _worker(plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaReader, era: int) -> Worker:
+def _worker(
+    plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaReader, era: int, guards: WorkGuards
+) -> Worker:
     names = plant.settings.names
     group = names.worker_group(crew.queue)
     session_ms = plant.session_of(group)
@@ -130,6 +135,7 @@ def _worker(plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaR
         open_fleet=lambda: KafkaFeed(plant.settings.require_bootstrap(), names.fleet, plant.settings.kafka),
         fleet_partitions=plant.fleet_partitions,
         airborne=crew.airborne,
+        guards=guards,
         appender=plant.appender,
         reader=reader,
         executor=crew.executor,
@@ -161,6 +167,14 @@ def _leave(workers: Sequence[Worker], crews: Sequence[Crew], plant: Plant) -> No
     crews[0].pulse.leave()
     with suppress(StoreUnreachable):
         plant.appender.flush(LEAVE_MS)
+
+
+def _guards(plant: Plant, queue: str, stack: ExitStack) -> WorkGuards:
+    names = plant.settings.names
+    reader = GuardReader(plant.settings.client_config(), names, names.worker_group(queue))
+    stack.callback(reader.close)
+    topic_id = plant.admin.topic_id(names.work(queue))
+    return WorkGuards(names=names, group=names.worker_group(queue), topic_id=topic_id, read=reader)
 
 
 def _step_all(workers: Sequence[Worker], sizes: Sequence[int], patience: int) -> int:

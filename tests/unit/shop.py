@@ -23,6 +23,7 @@ from pipeline.core.job import Ack, DeadLetter, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 from pipeline.desk import Desk
+from pipeline.guard import WorkGuards
 from pipeline.heartbeat import Pulse
 from pipeline.ports import Done, Put
 from pipeline.worker import Limits, Worker
@@ -70,6 +71,7 @@ class Shop:
         self.registry = Registry()
         self.registry.add("work", self._handle, max_attempts=3)
         self.answers: deque[Any] = deque()
+        self.guards: WorkGuards | None = None
         self._ids = itertools.count()
         self.seen: list[Any] = []
         self.told = Told()
@@ -103,6 +105,7 @@ class Shop:
             open_fleet=lambda: MemoryFeed(self.cluster, NAMES.fleet),
             fleet_partitions=1,
             airborne={} if after is None else after._airborne,
+            guards=self.guards,
             appender=appender,
             reader=MemoryReader(self.cluster),
             executor=self.executors[name],

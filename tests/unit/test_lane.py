@@ -155,7 +155,8 @@ def test_metadata_of_another_version_stops_only_its_partition() -> None:
     takeover = LaneTakeover(
         log=log, appender=MemoryAppender(cluster), reader=MemoryReader(cluster), desk=DESK, clock=clock,
         random=Random(1), identity=Identity(process="w", host="h", pid=1, version="0", started_at=0),
-        events=told, heartbeat_timeout_ms=3_000, appended=lambda error, _offset, _at: appended.append(error),
+        events=told, guards=None, heartbeat_timeout_ms=3_000,
+        appended=lambda error, _offset, _at: appended.append(error),
     )  # fmt: skip
     lanes = [Lane(0), Lane(1)]
     for _ in range(3):
