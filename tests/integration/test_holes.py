@@ -301,8 +301,8 @@ class Torn(TransactionalProducer):
         super().__init__(*arguments, **named)
         self._count = 0
 
-    def _create(self) -> Any:
-        return Tearing(super()._create())
+    def _create(self, *seconds: float) -> Any:
+        return Tearing(super()._create(*seconds))
 
 
 class Tearing:
