@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 
 from pipeline.attempt import Means, Tray, call_handler
 from pipeline.beat import worker_heartbeat
 from pipeline.core.admission import Limits
-from pipeline.core.errors import RebuildClients, RebuildPartition, TokenExhausted
+from pipeline.core.errors import OwnerError, RebuildClients, RebuildPartition, TokenExhausted
 from pipeline.core.handler import DeadEnd, Pool, Registry, Succeeded, decide, failure_of
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat, Run
@@ -474,7 +475,8 @@ class Worker:
         for flight in self._airborne.values():
             flight.stopped = True
         self._executor.stop(list(self._airborne))
-        self._ledger.commit()
+        with suppress(OwnerError):  # the clients may be dead: what is not acked is offered below
+            self._ledger.commit()
         self._drop(list(self._lanes), "leaving")
         self._part()
         for flight in self._airborne.values():

@@ -17,7 +17,7 @@ from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.process_pool import BUILT_IN
 from pipeline.client import Dueline
 from pipeline.config import Settings
-from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.errors import DuelineError, InvalidInput
 from pipeline.core.names import check_name
 from pipeline.core.registry import Registry
 from pipeline.desk import Desk
@@ -162,10 +162,10 @@ def _leave(workers: Sequence[Worker], crews: Sequence[Crew], plant: Plant) -> No
     """Give everything back, then say once for all queues that this process is gone. Whatever one queue cannot do within
     its time, the others get theirs."""
     for worker in workers:
-        with suppress(StoreUnreachable):
+        with suppress(DuelineError):
             worker.leave(LEAVE_MS)
     crews[0].pulse.leave()
-    with suppress(StoreUnreachable):
+    with suppress(DuelineError):
         plant.appender.flush(LEAVE_MS)
 
 

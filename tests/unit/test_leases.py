@@ -10,6 +10,7 @@ from unit.shop import NAMES, Shop, steps, wait_out
 from pipeline import codec
 from pipeline.adapters.memory import CommitFault
 from pipeline.core import keys
+from pipeline.core.errors import RebuildClients
 from pipeline.core.job import AckState, Event
 from pipeline.core.states import PartitionState
 from pipeline.offers import OfferId, offer
@@ -403,3 +404,23 @@ def test_outcomes_that_wait_when_the_worker_leaves_are_not_lost(shop: Shop) -> N
     steps(shop.worker("b"))
     assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]
     assert len(shop.seen) == 1
+
+
+def test_a_worker_whose_clients_died_offers_its_outcomes_when_it_leaves(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.fire()
+    old = shop.worker("a")
+    steps(old, 2)
+    shop.logs["a"].faults.extend([CommitFault.REFUSED] * 9)
+    steps(old, 4)
+
+    def dead(*_: Any) -> None:
+        raise RebuildClients("fenced")
+
+    monkeypatch.setattr(shop.logs["a"], "commit", dead)
+    old.drain()
+    old.leave(0)
+    old.close()
+    steps(shop.worker("b"))
+    assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]
