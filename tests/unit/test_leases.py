@@ -176,9 +176,9 @@ def test_what_has_not_begun_when_a_partition_goes_is_given_back_and_starts_at_on
 def test_outcomes_not_committed_when_the_partition_goes_are_offered(shop: Shop) -> None:
     shop.fire()
     old = shop.worker("a")
-    steps(old, 2)
-    shop.logs["a"].faults.extend([CommitFault.REFUSED] * 2)
+    shop.logs["a"].faults.extend([CommitFault.REFUSED] * 9)
     steps(old, 4)
+    assert (len(shop.seen), shop.terminal(), old.busy) == (1, [], True)
     shop.logs["a"].expire()
     heir = shop.worker("b")
     together(shop, old, heir, ms=2_000)
@@ -395,9 +395,9 @@ def test_an_offer_that_the_log_refused_is_sent_again_chunk_by_chunk(shop: Shop) 
 def test_outcomes_that_wait_when_the_worker_leaves_are_not_lost(shop: Shop) -> None:
     shop.fire()
     old = shop.worker("a")
-    steps(old, 2)
     shop.logs["a"].faults.extend([CommitFault.REFUSED] * 9)
     steps(old, 4)
+    assert (len(shop.seen), shop.terminal(), old.busy) == (1, [], True)
     old.drain()
     old.leave(0)
     old.close()
@@ -411,9 +411,9 @@ def test_a_worker_whose_clients_died_offers_its_outcomes_when_it_leaves(
 ) -> None:
     shop.fire()
     old = shop.worker("a")
-    steps(old, 2)
     shop.logs["a"].faults.extend([CommitFault.REFUSED] * 9)
     steps(old, 4)
+    assert (len(shop.seen), shop.terminal(), old.busy) == (1, [], True)
 
     def dead(*_: Any) -> None:
         raise RebuildClients("fenced")
