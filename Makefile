@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
+SIDE_BY_SIDE := -n auto --dist loadfile # unit tests use nothing but the processor
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
@@ -30,7 +31,8 @@ dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
 test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance; but for the slow ones
-	@$(PYTEST) tests --ignore=tests/nemesis -m "not slow"
+	@$(PYTEST) tests/unit $(SIDE_BY_SIDE) -m "not slow"
+	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit -m "not slow"
 
 slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
 	@$(PYTEST) tests --ignore=tests/nemesis -m slow
@@ -52,7 +54,7 @@ layers: $(STAMP) ## import-linter: low layers never import high ones
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## unit tests alone
-	@$(PYTEST) tests/unit
+	@$(PYTEST) tests/unit $(SIDE_BY_SIDE)
 
 conformance: $(STAMP) ## one suite over the real adapters and their in-memory twins
 	@$(PYTEST) tests/conformance
@@ -66,7 +68,7 @@ integration: $(STAMP) ## against the real embedded broker
 acceptance: $(STAMP) ## the command line in subprocesses
 	@$(PYTEST) tests/acceptance
 
-nemesis: $(STAMP) ## dispatchers killed and frozen at every step; rules left out that must be caught
+nemesis: $(STAMP) ## dispatchers and workers killed and frozen at every step; rules left out that must be caught
 	@$(PYTEST) tests/nemesis
 
 kill-points: $(STAMP) ## six of the 24 kill points, other ones with each commit
@@ -78,7 +80,7 @@ bench: $(STAMP) ## each figure of this machine and store beside a bare loop
 
 coverage: $(STAMP) ## unit tests with branch coverage; core must stay at 100 %
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest tests/unit
+	@$(BIN)/coverage run -m pytest tests/unit $(SIDE_BY_SIDE)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --include='pipeline/core/*' --fail-under=100
 

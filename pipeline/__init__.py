@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipeline.core.handler import Cancel, Dead, Fenced, Retry, Snooze
     from pipeline.core.registry import DeadJob
     from pipeline.core.retry import RetryPolicy
+    from pipeline.core.timing import preview
 
 __all__ = [
     "Cancel",
@@ -58,6 +59,7 @@ __all__ = [
     "Snooze",
     "StoreUnreachable",
     "connect",
+    "preview",
 ]
 
 __version__ = "0.1.0"
@@ -77,6 +79,7 @@ _PLACES = {
     "pipeline.core.handler": ("Cancel", "Dead", "Fenced", "Retry", "Snooze"),
     "pipeline.core.registry": ("DeadJob",),
     "pipeline.core.retry": ("RetryPolicy",),
+    "pipeline.core.timing": ("preview",),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

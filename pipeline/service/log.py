@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import time
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 JOB_LOGGER = "dueline.job"
 QUIET = frozenset({"emitted", "acked", "transaction", "answered", "gauges"})
@@ -42,6 +43,16 @@ def show_job_lines() -> None:
         logger.propagate = False
 
 
+def say(line: str) -> None:
+    """Write a line to stderr. One that nobody takes (a full disk, a reader that is gone, a handler that closed the
+    stream) is lost: no job may be for it, and metrics tell the same."""
+    stream: TextIO | None = sys.stderr
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            stream.write(line + "\n")
+            stream.flush()
+
+
 class LogEvents:
     """Writes each event to stderr. Implements `ports.Events`."""
 
@@ -53,5 +64,4 @@ class LogEvents:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = {"at": now, **self._who, "action": action, **fields}
-        sys.stderr.write(json.dumps(line, default=str) + "\n")
-        sys.stderr.flush()
+        say(json.dumps(line, default=str))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.ports import Events
+from pipeline.service.log import say
 
 
 class Spoken:
@@ -20,8 +21,7 @@ class Spoken:
         if sentence is None:
             self._forward.on(action, **fields)
         else:
-            sys.stderr.write(f"dueline: {sentence(fields)}\n")
-            sys.stderr.flush()
+            say(f"dueline: {sentence(fields)}")
 
 
 def spoken(events: Events) -> Events:

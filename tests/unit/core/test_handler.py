@@ -255,7 +255,7 @@ NESTED.append(NESTED)
 @pytest.mark.parametrize(
     "value",
     [object(), {1, 2}, float("nan"), "\ud800", NESTED, Hostile(a=1), LeavingDict(b=1), b"bytes"],
-    ids=repr,
+    ids=["object", "set", "nan", "surrogate", "nested", "hostile", "leaving", "bytes"],
 )
 def test_a_result_that_is_not_json_is_dropped_and_the_run_is_done(value):
     result = answer(value).result

@@ -77,6 +77,9 @@ class Alias:
 
     __value__ = int
 
+    def __repr__(self):
+        return "Alias"
+
 
 class Homegrown:
     @classmethod

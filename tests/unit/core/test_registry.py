@@ -29,6 +29,12 @@ class Sender:
         return ctx
 
 
+def without_parameters(): ...
+
+
+def with_keywords_only(*, ctx): ...
+
+
 def generator(ctx):
     yield ctx
 
@@ -84,8 +90,8 @@ def test_asynchronous_handlers_are_recognised(function, asynchronous):
         ("handler", "Email", send, {}),
         ("handler", "nul\0", send, {}),
         ("handler", 7, send, {}),
-        ("handler", "email", lambda: None, {}),
-        ("handler", "email", lambda *, ctx: None, {}),
+        ("handler", "email", without_parameters, {}),
+        ("handler", "email", with_keywords_only, {}),
         ("handler", "email", 7, {}),
         ("handler", "email", generator, {}),
         ("handler", "email", async_generator, {}),
@@ -110,7 +116,7 @@ def test_asynchronous_handlers_are_recognised(function, asynchronous):
         ("aliases", "email", send, {"aliases": ["email"]}),
         ("aliases", "email", send, {"aliases": ["mail", "mail"]}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_what_cannot_work_is_refused_at_registration_by_the_name_of_the_option(
     field, name, function, options

@@ -1,0 +1,218 @@
+"""The grammar of cron expressions: what is read, as what, and what is refused with its place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import pytest
+from croniter import croniter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.core.cron import ALIASES, parse_cron
+from pipeline.core.errors import InvalidSchedule
+from pipeline.core.timing import preview
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def days(text, year=2026, month=2, schedule_id=""):
+    return parse_cron(text, schedule_id).of_month(year, month)
+
+
+@pytest.mark.parametrize(
+    ("text", "month", "expected"),
+    [
+        ("0 0 L * *", 2, (28,)),
+        ("0 0 1,L * *", 2, (1, 28)),
+        ("0 0 15W * *", 2, (16,)),
+        ("0 0 1W * *", 2, (2,)),
+        ("0 0 1W * *", 8, (3,)),
+        ("0 0 28W * *", 2, (27,)),
+        ("0 0 31W * *", 5, (29,)),
+        ("0 0 20W * *", 2, (20,)),
+        ("0 0 31W * *", 2, ()),
+        ("0 0 * * 5#2", 2, (13,)),
+        ("0 0 * * fri#2", 2, (13,)),
+        ("0 0 * * L5", 2, (27,)),
+        ("0 0 * * 7", 2, (1, 8, 15, 22)),
+        ("0 0 * * 7/2", 2, (1, 8, 15, 22)),
+        ("0 0 1 * sun", 2, (1, 8, 15, 22)),
+        ("0 0 2 * sun", 2, (1, 2, 8, 15, 22)),
+        ("0 0 */2 * sun", 2, (1, 15)),
+        ("0 0 1 * */7", 2, (1,)),
+        ("0 0 ? * sun", 2, (1, 8, 15, 22)),
+        ("0 0 1 JAN,feb ?", 2, (1,)),
+        ("0 0 1 3 *", 2, ()),
+        ("0 0 30 2 *", 2, ()),
+    ],
+)
+def test_days(text, month, expected):
+    assert days(text, month=month) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("5 1 * * *", [3_900_000]),
+        ("30 5 1 * * *", [3_930_000]),
+        ("5 9-9 * * *", [32_700_000]),
+        ("5 9-9/1 * * *", [32_700_000]),
+        ("58-1 1 * * *", [3_600_000, 3_660_000, 7_080_000, 7_140_000]),
+        ("59/15 1 * * *", [7_140_000]),
+        ("*/100 1 * * *", [3_600_000]),
+        (" 5\t1 * * *\n", [3_900_000]),
+    ],
+)
+def test_times_of_day(text, times):
+    assert list(parse_cron(text).times) == times
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [
+        ("* * * * *", True),
+        ("*/5 1 * * *", True),
+        ("5 */2 * * *", True),
+        ("5 1 * * *", False),
+        ("0-59 0-23 * * *", False),
+        ("* 5 1 * * *", True),
+        ("0 5 1 * * *", False),
+    ],
+)
+def test_a_star_in_front_makes_a_rhythm(text, interval):
+    assert parse_cron(text).interval is interval
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_an_alias_is_what_it_stands_for(alias):
+    read, written = parse_cron(alias.upper()), parse_cron(ALIASES[alias])
+    assert (read.times, read.months, read.interval) == (written.times, written.months, written.interval)
+
+
+def test_a_hashed_field_is_chosen_by_the_schedule_and_stays():
+    first = parse_cron("H H(0-3) * * *", "reports")
+    assert first.times == parse_cron("H H(0-3) * * *", "reports").times
+    assert len({parse_cron("H H(0-3) * * *", f"reports-{n}").times for n in range(50)}) > 25
+    assert all(parse_cron("H H(0-3) * * *", f"s{n}").times[0] < 4 * 3_600_000 for n in range(50))
+    assert len(parse_cron("H/15 1 * * *", "reports").times) == 4
+
+
+FIVE = ("minute", "hour", "day of month", "month", "day of week")
+TOO_MUCH = [
+    *[(f"{'* ' * n}60{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}-1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}+1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1,{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n},1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1,,2{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1-{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1-2-3{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}*/0{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}*/-1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}*/{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}/5{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}*/x{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1.5{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1e1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}0x1{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}**{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}*-5{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}R{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}1,r(0-5){' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}H{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}\u0663{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}\uff11{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    *[(f"{'* ' * n}{'9' * 50}{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
+    ("* * LW * *", "day of month"),
+    ("* * L-3 * *", "day of month"),
+    ("* * 1W,2 * *", "day of month"),
+    ("* * 0 * *", "day of month"),
+    ("* * * 0 *", "month"),
+    ("* * * jam *", "month"),
+    ("* * * * 8", "day of week"),
+    ("* * * * 5L", "day of week"),
+    ("* * * * 1#6", "day of week"),
+    ("* * * * 1#1,2", "day of week"),
+    ("* * * * funday", "day of week"),
+    ("60 * * * * *", "second"),
+    ("; * * * *", "minute"),
+]
+
+
+@pytest.mark.parametrize(("text", "field"), TOO_MUCH)
+def test_what_cannot_be_read_is_refused_by_its_field_and_place(text, field):
+    with pytest.raises(InvalidSchedule, match=rf"^cron: {field} field, character \d+: "):
+        parse_cron(text)
+
+
+def test_there_are_enough_of_them():
+    assert len({text for text, _ in TOO_MUCH}) >= 127
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has 0 fields"),
+        ("* * * *", "has 4 fields"),
+        ("0 0 1 1 * 2026 *", "has 7 fields"),
+        ("0\u00a00 * * *", "has 4 fields"),
+        ("@reboot", "names no time"),
+        ("@never", "is none of @hourly"),
+        ("*" * 257, "257 characters"),
+        (",".join(["1"] * 100_000), "characters long"),
+        (None, "must be text, not NoneType"),
+        (5, "must be text, not int"),
+    ],
+)
+def test_what_is_no_expression_at_all_is_refused(text, problem):
+    with pytest.raises(InvalidSchedule, match=problem):
+        parse_cron(text)
+
+
+def test_the_place_is_that_of_the_item():
+    with pytest.raises(InvalidSchedule, match=r"minute field, character 5: 61 is not within 0-59"):
+        parse_cron("1,2,61 * * * *")
+    with pytest.raises(InvalidSchedule, match=r"hour field, character 5: 24 is not within 0-23"):
+        parse_cron("5   24 * * *")
+
+
+def test_fields_that_are_right_one_by_one_may_not_go_together(monkeypatch):
+    monkeypatch.setattr("pipeline.core.cron._reads", lambda *_: True)
+    with pytest.raises(InvalidSchedule, match="do not go together"):
+        parse_cron("61 * * * *")
+
+
+_EXPRESSION = st.tuples(
+    st.sampled_from(["*", "*/7", "5", "1,31", "10-20", "3-40/9"]),
+    st.sampled_from(["*", "*/5", "0", "4,22", "9-17", "1-20/6"]),
+    st.sampled_from(["*", "1", "28", "L", "5-9", "*/10"]),
+    st.sampled_from(["*", "2", "1,6", "*/5", "mar-sep"]),
+    st.sampled_from(["*", "0", "1-5", "sat,sun"]),
+).map(" ".join)
+
+
+@settings(max_examples=60)
+@given(_EXPRESSION, st.integers(0, 4 * 365 * 1440))
+def test_where_the_clock_does_not_jump_the_library_agrees(text, minute):
+    after = MIDNIGHT + timedelta(minutes=minute)
+    theirs = croniter(text, after, implement_cron_bug=True)
+    assert preview(text, after=after, count=3) == list(islice(theirs.all_next(datetime), 3))
+
+
+@given(st.text(max_size=300))
+def test_no_text_brings_anything_but_an_answer_or_a_refusal(text):
+    try:
+        parse_cron(text, "id")
+    except InvalidSchedule:
+        return
+
+
+@given(st.text(alphabet="0123456789*/,-#?LWHR() ", max_size=40))
+def test_nor_does_what_looks_like_one(text):
+    try:
+        read = parse_cron(text, "id")
+    except InvalidSchedule:
+        return
+    assert list(read.times) == sorted(set(read.times))
