@@ -118,12 +118,11 @@ def of_acks() -> dict[str, Any]:
     opening = writer.opening(RUN, ACK.attempt, ACK.token)
 
     def started() -> bytes:
-        return writer.complete(
-            writer.opening(RUN, ACK.attempt, ACK.token), AckState.STARTED, ACK.at, ACK.work_offset
-        )
+        begun = writer.opening(RUN, ACK.attempt, ACK.token)
+        return writer.complete(begun, writer.when(AckState.STARTED, ACK.at), ACK.work_offset)
 
     def terminal() -> bytes:
-        return writer.complete(opening, ACK.state, ACK.at, ACK.work_offset, ACK.started_at)
+        return writer.complete(opening, writer.when(ACK.state, ACK.at), ACK.work_offset, ACK.started_at)
 
     assert terminal() == data
     ours = {

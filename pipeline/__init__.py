@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pipeline.client import Dueline, JobChange, JobRef, Parts
+    from pipeline.client.schedules import ScheduleChange
     from pipeline.config import Settings
     from pipeline.core.context import Context
     from pipeline.core.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "Refused",
     "Retry",
     "RetryPolicy",
+    "ScheduleChange",
     "Snooze",
     "StoreUnreachable",
     "connect",
@@ -66,6 +68,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "pipeline.client": ("Dueline", "JobChange", "JobRef"),
+    "pipeline.client.schedules": ("ScheduleChange",),
     "pipeline.core.context": ("Context",),
     "pipeline.core.errors": (
         "DuelineError",

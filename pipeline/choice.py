@@ -52,7 +52,7 @@ class Choice:
         self._refill(now, share)
         chosen, full = self._front(self._ready(running, now), now)
         fresh = self._on_time(full, now)
-        if full and (fresh or any(entries and entries[0].fire_at < EARLIEST for _, entries in chosen)):
+        if full and (fresh or any(_urgent(entries, now) for _, entries in chosen)):
             self._shared_until = now + SHARED_FOR_MS
         # One list for a partition: a command at its front may be about a job in its lane.
         whole = [(p, entries + fresh.pop(p.number, [])) for p, entries in chosen]
@@ -148,14 +148,22 @@ class Choice:
     def took(self, jobs: int, ms: int, now: int) -> None:
         """A batch of so many entries took so long from choice to commit: the next one is sized by it."""
         aim = SHARED_MS if now < self._shared_until else ALONE_MS
+        fitting = jobs * aim // max(ms, 1)
         if ms > aim:
-            self._limit = max(LEAST_LIMIT, min(self._limit, jobs * aim // ms))
-        elif jobs * 2 > self._limit:
-            self._limit = min(BATCH_LIMIT, self._limit * 2)
+            self._limit = max(LEAST_LIMIT, min(self._limit, fitting))
+        elif (
+            jobs * 2 > self._limit
+        ):  # no further than what would have fitted: twice as many may take twice as long
+            self._limit = min(BATCH_LIMIT, self._limit * 2, max(self._limit, fitting))
 
     def refused(self, jobs: int) -> None:
         """A batch did not go through: it may have been too much for its time-out."""
         self._limit = max(1, jobs // 2)
+
+
+def _urgent(entries: Sequence[Entry], now: int) -> bool:
+    """Whether a command or a job on time is among these, which are in the order of a queue."""
+    return bool(entries) and (entries[0].fire_at < EARLIEST or entries[-1].fire_at >= now - ON_TIME_MS)
 
 
 def halves(chosen: Chosen, size: int) -> tuple[Chosen, Chosen]:

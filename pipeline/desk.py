@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pipeline import codec
 from pipeline.core import keys
@@ -38,7 +39,8 @@ class Desk:
         """The record that makes an attempt durable."""
         run = flight.delivery.run
         flight.opening = opening = self._acks.opening(run, flight.attempt, flight.token)
-        value = self._acks.complete(opening, AckState.STARTED, flight.started_at, flight.delivery.offset)
+        when = self._acks.when(AckState.STARTED, flight.started_at)
+        value = self._acks.complete(opening, when, flight.delivery.offset)
         key = keys.started_key(run.occurrence_id, run.run, flight.token)
         return Put(self._topic, flight.lane.number, key, value)
 
@@ -46,17 +48,15 @@ class Desk:
         """The attempt ends unspent: whoever owns the partition next may start it at once."""
         run = flight.run
         key = keys.started_key(run.occurrence_id, run.run, flight.token)
-        return self._put(flight, key, AckState.RELEASED, now)
+        return Put(self._topic, flight.lane.number, key, self._ack(flight, AckState.RELEASED, now))
 
     def settle(self, flight: Flight, decision: Decision, now: int, log: str | None = None) -> list[Put]:
         """The records of an outcome, to be committed together with the offset; a retry comes last. `log` = the last
         lines that the attempt logged."""
         match decision:
             case Succeeded():
-                terminal = self._terminal(
-                    flight, AckState.SUCCEEDED, now, result=decision.result, log_tail=log
-                )
-                return [terminal, *self._done(flight.run, AckState.SUCCEEDED, now)]
+                puts = [self._terminal(flight, AckState.SUCCEEDED, now, None, decision.result, log)]
+                return puts + self._done(flight.run, AckState.SUCCEEDED, now)
             case Cancelled():
                 return self._cancelled(flight, Failure(type="Cancel", message=decision.reason), now, log)
             case DeadEnd():
@@ -182,32 +182,21 @@ class Desk:
         flight: Flight,
         state: AckState,
         now: int,
-        *,
         error: Failure | None = None,
         result: bytes | None = None,
-        retry_at: int | None = None,
         log_tail: str | None = None,
+        retry_at: int | None = None,
     ) -> Put:
         run = flight.run
         key = keys.terminal_key(run.occurrence_id, run.run, flight.attempt)
-        return self._put(flight, key, state, now, error, result, log_tail, retry_at)
-
-    def _put(
-        self,
-        flight: Flight,
-        key: bytes,
-        state: AckState,
-        now: int,
-        error: Failure | None = None,
-        result: bytes | None = None,
-        log_tail: str | None = None,
-        retry_at: int | None = None,
-    ) -> Put:
-        opening = flight.opening or self._acks.opening(flight.run, flight.attempt, flight.token)
-        value = self._acks.complete(
-            opening, state, now, flight.delivery.offset, flight.started_at, error, result, log_tail, retry_at
-        )
+        value = self._ack(flight, state, now, error, result, log_tail, retry_at)
         return Put(self._topic, flight.lane.number, key, value)
+
+    def _ack(self, flight: Flight, state: AckState, now: int, *rest: Any) -> bytes:
+        """`rest`: error, result, log_tail, retry_at."""
+        opening = flight.opening or self._acks.opening(flight.run, flight.attempt, flight.token)
+        when = self._acks.when(state, now)
+        return self._acks.complete(opening, when, flight.delivery.offset, flight.started_at, *rest)
 
 
 def _attempts(flight: Flight, last: AttemptRecord) -> list[AttemptRecord]:

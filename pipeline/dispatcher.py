@@ -314,6 +314,7 @@ class Dispatcher:
             dead=sum(e.dead for _, e in emissions),
             commands=len(answered),
             reasons=dict(Counter(reason for _, emission in emissions for reason in emission.reasons)),
+            skipped=dict(sum((emission.skipped for _, emission in emissions), Counter())),
         )
         for answer, waited in answered:
             verb = answer.detail.get("verb")
@@ -351,6 +352,7 @@ class Dispatcher:
             pending=sum(p.size for p in mine),
             overdue=self._overdue(now),
             oldest_overdue_ms=max(0, now - min(dues)) if dues else 0,
+            schedule_overdue_ms=max((p.schedule_overdue(now, OVERDUE_LIMIT) for p in mine), default=0),
             states=dict(Counter(p.state.name.lower() for p in mine)),
             generation=self._generation,
             index_bytes=self._index.footprint(),

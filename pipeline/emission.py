@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import DeadLetter, Event, Run
+from pipeline.core.schedule import Schedule
 from pipeline.core.site import Site
 from pipeline.ports import Entry, Headers, Index, Put
 from pipeline.view import END, View
@@ -37,7 +39,9 @@ class Emission:
         "own",
         "puts",
         "reasons",
+        "schedules",
         "site",
+        "skipped",
         "view",
     )
 
@@ -61,6 +65,10 @@ class Emission:
         """Answers, with the ms that the command waited for its owner; -1 if it was answered before."""
         self.reasons: list[str] = []
         """Why records were put on `dead`, in one word each."""
+        self.schedules: dict[bytes, Schedule] = {}
+        """Schedules that this batch has changed and not written yet, by record key (recurring)."""
+        self.skipped: Counter[str] = Counter()
+        """Occurrences of schedules that were skipped, by reason."""
 
     def fire(self, entry: Entry) -> None:
         """Emit run 1 of an anonymous job. All that fires in bulk passes here, so it is `run` and `end` in one, and

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from pipeline.core import series
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import EARLIEST, LATEST, KeyState
 from pipeline.core.names import legal
+from pipeline.core.schedule import Schedule
 from pipeline.core.site import Site
 from pipeline.core.times import parse_duration
 from pipeline.core.topics import WORK_RETENTION_MS
@@ -17,6 +19,7 @@ from pipeline.ports import Action, Entry
 
 DETAIL_LIMIT = 500
 """Characters of a reason kept in the index: what a foreign record says of itself has no bound."""
+REMOVED_MS = 30 * 86_400_000
 TO_FIRE = (Action.FIRE, Action.GRANTED)
 FINISHED, STARTED = "finished", "started"
 """How long a key stays taken: until the job ended, or until its first run is emitted; else a duration."""
@@ -91,9 +94,34 @@ def kept(key: bytes, offset: int, value: bytes, until: int, detail: str = "") ->
     return Entry(key, min(max(until, EARLIEST), LATEST), offset, Action.EXPIRE, value, detail[:DETAIL_LIMIT])
 
 
+def scheduled(key: bytes, state: Schedule, value: bytes, offset: int) -> Entry:
+    """The entry of a schedule: when something of it is to be decided next, or held until somebody changes it. What an
+    app removed is remembered for as long as older versions of it may run."""
+    if state.ended == series.REMOVED:
+        return kept(key, offset, value, state.changed_at + REMOVED_MS)
+    at = series.wake_at(state)
+    if at is None:
+        return Entry(key, EARLIEST, offset, Action.HOLD, value)
+    # A place of the queue's rate is taken as a job's is; the work partition differs by occurrence.
+    return Entry(key, min(max(at, EARLIEST + 1), LATEST), offset, Action.FIRE, value, f"{state.spec.queue}/")
+
+
 def hold_of(unique: str) -> int | None:
     """The milliseconds of a `unique` that is a duration, else None. InvalidInput if it is nothing known."""
     return None if unique in (FINISHED, STARTED) else parse_duration("unique", unique)
+
+
+def sound_schedule(state: Schedule, schedule_id: str) -> bool:
+    """Whether an `s/` record says something that an owner can have written, as far as a glance tells: whether its
+    expression is one shows when it is due."""
+    instants = (
+        state.created_at, state.last_nominal, state.next_nominal, state.next_due, state.kept_until,
+        state.last_success_at, state.spec.start_at, state.spec.end_at, *state.buffer,
+        *(at for each in state.backfills for at in (each.from_at, each.to_at, each.cursor, each.next_at)),
+        *(at for each in state.open for at in (each.nominal_at, each.emitted_at)),
+    )  # fmt: skip
+    plausible = all(at is None or 0 <= at <= LATEST for at in instants)
+    return plausible and state.spec.id == schedule_id and state.incarnation >= 0
 
 
 def sound(state: KeyState, job_id: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pipeline import codec
+from pipeline import codec, recurring
 from pipeline.commands import ANSWER, execute
 from pipeline.commands.stop import close
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
-from pipeline.core.job import Event, Run
-from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY
+from pipeline.core.job import AckState, Event, Run
+from pipeline.core.keys import ANONYMOUS, COMMAND, KEYED, RETRY, SCHEDULE
 from pipeline.emission import LONGEST_KEY, Emission
 from pipeline.filing import DETAIL_LIMIT, FINISHED, STARTED, TO_FIRE, hold_of
 from pipeline.fold import DUPLICATE, SUPERSEDED
@@ -28,6 +28,7 @@ def settle_all(entries: Iterable[Entry], emission: Emission) -> None:
             emission.fire(entry)
         else:
             settle(entry, emission)
+    recurring.write_all(emission)
 
 
 def settle(entry: Entry, emission: Emission) -> None:
@@ -57,6 +58,8 @@ def settle(entry: Entry, emission: Emission) -> None:
 def _fire(entry: Entry, emission: Emission) -> None:
     if entry.record_key.startswith(KEYED):
         _fire_keyed(entry, emission)
+    elif entry.record_key.startswith(SCHEDULE):
+        recurring.settle(entry, emission)
     else:
         _fire_retry(entry, emission)
 
@@ -97,6 +100,9 @@ def _done(entry: Entry, emission: Emission) -> None:
     """The key is free once the highest run of its incarnation has ended the job; a fact of another incarnation, or
     of an earlier run, changes nothing (DESIGN §4)."""
     parsed = keys.parse_jobs_key(entry.record_key)
+    if parsed.id.startswith("s:"):
+        recurring.done(entry, parsed.id, parsed.run, emission)
+        return
     holder = holder_of(parsed.id, emission)
     if holder is not None:
         held, state = holder
@@ -143,6 +149,7 @@ def _free(entry: Entry, emission: Emission) -> None:
         parsed = keys.parse_jobs_key(entry.record_key)
     except Undecodable:
         return
+    recurring.end_here(parsed.id, AckState.DEAD, emission)
     holder = holder_of(parsed.id, emission)
     if holder is not None and holder[1].run is None and holder[1].highest_run <= parsed.run:
         emission.end(holder[0], "dead", told_of(*holder))

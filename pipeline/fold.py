@@ -14,11 +14,12 @@ from pipeline.core.errors import StopPartition, Undecodable, UnknownFingerprint
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import EARLIEST, LATEST, Command
 from pipeline.core.keys import JobsKey, JobsKind
+from pipeline.core.names import legal
 from pipeline.core.site import Site
 from pipeline.core.token import LAST_RUN
 from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import MOVED
-from pipeline.filing import firing, kept, keyed, owed, sound
+from pipeline.filing import firing, kept, keyed, owed, scheduled, sound, sound_schedule
 from pipeline.ports import Action, Entry, Record
 from pipeline.view import WORK, View, header, headers_of
 
@@ -28,7 +29,7 @@ could no longer tell whether it is a late duplicate (DESIGN §4)."""
 ENDED = (b"fired", b"cancelled", b"dead")
 """How a changed job ends. A foreign tombstone of what its creator put says nothing of it."""
 DUPLICATE, SUPERSEDED, CHANGED = "duplicate", "superseded", b"changed"
-CREATE = "create"
+CREATE, SCHEDULE_VERBS = "create", "schedule."
 ANSWERED = "answered"
 """Of a command: its value is the answer that it was given before."""
 
@@ -116,8 +117,7 @@ class _Folding:
                 codec.TAKEOVER.decode(self._value)
                 return self.owed(Action.DEAD, "forged: a takeover of another partition")
             case JobsKind.SCHEDULE:
-                # Schedules of a later version wait for an owner that knows them; this one must not lose them.
-                return self.owed(Action.HOLD, "")
+                return self._schedule(parsed.id)
 
     def _log_time(self) -> int:
         return self._record.timestamp()[1]
@@ -210,6 +210,15 @@ class _Folding:
         place = header(headers_of(self._record), WORK).decode("utf-8", "replace")
         return keyed(self._site, self._key, state, self._value, self._offset, self._now, place)
 
+    def _schedule(self, id_: str) -> Entry:
+        before = self._view.entry(self._key)
+        if before is not None and before.value == self._value:  # our own, come back: nothing of it is news
+            return before._replace(offset=self._offset)
+        state = codec.SCHEDULE.decode(self._value)
+        if not sound_schedule(state, id_) or self._site.layout.home_of_name(id_) != self._view.number:
+            return self.owed(Action.DEAD, "forged: no owner writes this")
+        return scheduled(self._key, state, self._value, self._offset)
+
     def _command(self, id_: str) -> Entry:
         command = codec.decode_command(self._value, headers_of(self._record))
         if command.command_id != id_:
@@ -231,12 +240,21 @@ class _Folding:
 
     def _home_of(self, command: Command) -> int | None:
         """Where a command is executed; None: anywhere."""
+        if command.verb.startswith(SCHEDULE_VERBS):
+            id_ = schedule_of(command)
+            return None if id_ is None else self._site.layout.home_of_name(id_)
         if command.verb == CREATE:
             return None if command.key is None else self._site.layout.home(keyed_id(command.key))
         try:
             return None if command.job_id is None else self._site.layout.home(command.job_id)
         except Undecodable:
             return None  # it is refused wherever it stands
+
+
+def schedule_of(command: Command) -> str | None:
+    """The schedule that a command is about; None: it names none that could be one."""
+    id_ = command.schedule_id or (command.spec.id if command.spec is not None else None)
+    return id_ if id_ is not None and legal(id_) else None
 
 
 def resolved(command: Command, log_time: int) -> Command:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import codec
 from pipeline.core import keys
@@ -11,6 +11,7 @@ from pipeline.core.job import KeyState
 from pipeline.emission import Emission
 from pipeline.filing import TO_FIRE
 from pipeline.ports import Entry
+from pipeline.recurring import known
 from pipeline.runs import FIRED, holder_by_id, holder_of
 
 STOPPED, STOPPING = "stopped", "stopping"
@@ -28,10 +29,14 @@ class Found:
     state: KeyState | None = None
     retry: Entry | None = None
     ended: str = ""
+    waiting: bool = False
+    """Of an occurrence of a schedule: it waits for an earlier one to end."""
 
 
 def find(job_id: str, emission: Emission) -> Found:
     """What the owner knows of `job_id`: of a keyed job the incarnation it names, else the one that holds the key."""
+    if job_id.startswith("s:"):
+        return _occurrence(job_id, emission)
     if not job_id.startswith("k"):
         return _found(job_id, job_id, emission, _pending_anonymous(job_id, emission), None)
     base, _, incarnation = job_id.partition(".")
@@ -41,6 +46,22 @@ def find(job_id: str, emission: Emission) -> Found:
     entry, state = holder
     occurrence = occurrence_of_keyed(base, state.incarnation)
     return _found(base, occurrence, emission, entry if state.run is not None else None, state)
+
+
+def _occurrence(id_: str, emission: Emission) -> Found:
+    """Of an instant of a schedule: what its runs say, else what the schedule still remembers of it."""
+    found = _found(id_, id_, emission, None, None)
+    parsed, state = known(id_, emission)
+    if found.ended or found.retry is not None or state is None:
+        return found
+    if parsed.kind == "g" and parsed.nominal_at in state.buffer:
+        return replace(found, waiting=True)
+    same = (parsed.nominal_at, parsed.kind)
+    fired = any(each.occurrence_id == id_ for each in state.open) or any(
+        (each.nominal_at, each.kind) == same and not each.outcome.startswith("skipped")
+        for each in state.recent
+    )
+    return replace(found, ended=FIRED) if fired else found
 
 
 def _pending_anonymous(job_id: str, emission: Emission) -> Entry | None:

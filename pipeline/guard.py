@@ -62,14 +62,14 @@ class WorkGuards:
 
     def check_offsets(self, guards: Mapping[int, GroupGuard], bare: Collection[int]) -> None:
         """Refused if one of the partitions without a committed offset has a guard that was read before the offset
-        was asked for: from its beginning everything would run again."""
+        was asked for: what it reads from its beginning would be started with smaller tokens than before."""
         for partition in sorted(bare):
             guard = guards.get(partition)
             if guard is not None and guard.topic_id == self.topic_id:
                 raise Refused(
                     f"group {self.group} has no offset for partition {partition}, which it owned in generation"
-                    f" {guard.generation}: the group was deleted or expired. What the topic still holds would run"
-                    " again: stop all workers, run `dueline era bump` so that tokens go on growing, then start them"
+                    f" {guard.generation}: the group was deleted or expired. Stop all workers, run `dueline era bump`"
+                    " so that tokens go on growing, then start them: what was acked does not run again"
                 )
 
     def put(self, partition: int, generation: int) -> Put:

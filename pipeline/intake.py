@@ -49,6 +49,8 @@ class Intake:
             except Undecodable as problem:
                 self._unreadable(lane, record, problem)
                 continue
+            if lane.acked and lane.was_acked(offset, run):
+                continue
             delivery = Delivery(offset, run, record.timestamp()[1])
             if earlier is not None and is_held(earlier.worker):
                 lane.hold(Hold(delivery, earlier))
@@ -58,11 +60,11 @@ class Intake:
 
     def _admit(self, lane: Lane, delivery: Delivery) -> None:
         """A few runs that nobody here can handle are parked; more would make the offset metadata too long."""
-        known = self._registry.get(delivery.run.handler) is not None
-        if not known:
-            self._tell_unknown(delivery.run)
-        outdated = self._limits.outdated(delivery.run)
-        if not known and not outdated and lane.can_park(delivery.run):
+        if self._registry.get(delivery.run.handler) is not None:
+            lane.wait(delivery)
+            return
+        self._tell_unknown(delivery.run)
+        if not self._limits.outdated(delivery.run) and lane.can_park(delivery.run):
             deadline = self._clock.monotonic() + self._limits.unknown_handler_ms
             lane.parked[delivery.offset] = (delivery, deadline)
         else:
@@ -93,10 +95,11 @@ class Intake:
 
     # -- runs that end without being started ----------------------------------------------------------------
 
-    def ended(self, lane: Lane, delivery: Delivery, spec: HandlerSpec | None, now: int) -> bool:
+    def ended(self, lane: Lane, delivery: Delivery, spec: HandlerSpec | None, starts: int, now: int) -> bool:
         """Whether this run, whose turn it is, ends here instead: nobody's handler, stopped, too old, or a killer of
-        workers. In its turn, since what ends early makes the offset metadata longer too."""
-        run, starts = delivery.run, lane.tracker.starts(delivery.offset)
+        workers, which started it `starts` times. In its turn, since what ends early makes the offset metadata longer
+        too."""
+        run = delivery.run
         if spec is None:
             self._turn_away(lane, delivery)
         elif lane.stops.hits(run):

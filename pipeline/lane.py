@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline import codec
+from pipeline.acked import AckedRuns
 from pipeline.core import keys, offset_metadata
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import Undecodable
@@ -99,7 +101,7 @@ class Hold(NamedTuple):
 class Lane:
     """One work partition in this assignment. Used by the worker's thread only."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int) -> None:  # noqa: PLR0915 - one field a line
         self.number = number
         self.state = PartitionState.ASSIGNED
         self.unsure = False
@@ -139,6 +141,9 @@ class Lane:
         self._finished: tuple[tuple[int, int], ...] = ()
         self._starts: dict[int, Start] = {}
         self._starts_limit = LEARNT_LIMIT
+        self.acked = AckedRuns()
+        """Of a group that has forgotten what was finished."""
+        self._forgotten = False
 
     # -- taking over ----------------------------------------------------------------------------------------
 
@@ -150,6 +155,7 @@ class Lane:
         self._starts = dict(known.started)
         self._starts_limit = len(known.started) + LEARNT_LIMIT
         self.acks_next = known.acks_offset
+        self._forgotten = not known.acks_offset
         self.state = self.state.advance(PartitionState.RESTORING)
 
     def takeover(self, record: Takeover, acks_topic: str) -> Put:
@@ -183,6 +189,8 @@ class Lane:
                     self._started_before(ack)
             elif kind is AcksKind.OFFERED:
                 self._add_chunk(key, value, record.offset() or 0)
+            elif self._forgotten:
+                self._ended_before(key, codec.ACK.decode(value))
         except Undecodable:
             return False  # what nobody can read started nothing; the acks topic is compacted, not owed
         return False
@@ -204,6 +212,14 @@ class Lane:
         if len(self._starts) > self._starts_limit:
             del self._starts[max(self._starts)]
 
+    def _ended_before(self, key: bytes, ack: Ack) -> None:
+        """A terminal ack. Usually the committed offset covers all of them: they commit together."""
+        if key != keys.terminal_key(ack.occurrence_id, ack.run, ack.attempt):
+            return
+        if self._committed <= ack.work_offset <= self._committed + FAR:
+            self._starts.pop(ack.work_offset, None)
+            self.acked.learn(ack)
+
     def _has_offered(self, ack: Ack, known: Start) -> bool:
         """Whether an earlier attempt had offered its outcome when `ack` was written: then no other one counts."""
         offer = self.offers.get(OfferId(ack.occurrence_id, ack.run, known.token))
@@ -220,6 +236,7 @@ class Lane:
         while started and not offset_metadata.fits(self._committed, self._known(started)):
             started.pop()
         self.tracker = AckTracker(self._committed, self._known(started))
+        self.acked.seal()
         tokens = {start.token for _, start in started}
         self.offers = {id_: offer for id_, offer in self.offers.items() if id_.token in tokens}
 
@@ -316,6 +333,13 @@ class Lane:
     def deliver(self, offset: int) -> bool:
         """Whether this record is to be run: False if it was finished, or delivered in this assignment."""
         return self.tracker.deliver(offset)
+
+    def was_acked(self, offset: int, run: Run) -> bool:
+        """Whether this run, which was just delivered, was acked before the group forgot it. It is finished then."""
+        if not self.acked.took(offset, run):
+            return False
+        self.tracker.finish(offset)
+        return True
 
     def startable(self, limit: int, busy: Callable[[Run], bool] | None = None) -> Iterator[Delivery]:
         """Waiting runs that may start now, at most `limit`: not those for whose handler `busy` says so, and of a serial
@@ -427,7 +451,7 @@ class Lane:
     def take_off(self, flight: Flight, worker: str) -> None:
         self.flights[flight.delivery.offset] = flight
         if flight.replaces is None:
-            self.tracker.begin(flight.delivery.offset, Start(flight.attempt, flight.token, worker))
+            self.tracker.begin(flight.delivery.offset, _start(flight.attempt, flight.token, worker))
         else:
             self._rewritten[flight.replaces] = self.acks_next
 
@@ -454,7 +478,10 @@ class Lane:
     @property
     def acks_floor(self) -> int:
         """Where the next owner begins to read the acks partition: not behind an offer that is not committed, a start
-        that the metadata does not show yet, or a stop that still matters."""
+        that the metadata does not show yet, or a stop that still matters; at its beginning as long as runs may come
+        that only acks call finished."""
+        if self.acked:
+            return 0
         needed = [offer.since for offer in self.offers.values()] if self.offers else []
         return min(self.acks_next, self.stops.since, *needed, *self._rewritten.values())
 
@@ -464,6 +491,10 @@ class Lane:
         heads += [hold.delivery for hold in self.held.values()]
         heads += [delivery for delivery, _ in self.parked.values()]
         return min((*heads, *self.waiting), key=lambda delivery: delivery.offset, default=None)
+
+
+_start = lru_cache(maxsize=64)(Start)
+"""Nearly all runs that start at the same time are first attempts of first runs."""
 
 
 def _is_start(key: bytes, ack: Ack) -> bool:

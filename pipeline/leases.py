@@ -13,8 +13,7 @@ Seen from a worker that lost the partition: what runs on goes on, and its outcom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
@@ -24,7 +23,8 @@ from pipeline.lane import NOBODY, OFFERED_BYTES, Flight, Hold, Lane
 from pipeline.ledger import Outcome
 from pipeline.liveness import Liveness
 from pipeline.offers import Offer, OfferId
-from pipeline.ports import Appender, Clock, Events, Put, Reader
+from pipeline.outbox import Outbox
+from pipeline.ports import Clock, Events, Put, Reader
 
 TAIL_LIMIT = 5_000
 """Records of one acks partition taken in at a time."""
@@ -40,7 +40,7 @@ class Leases:
         self,
         *,
         desk: Desk,
-        appender: Appender,
+        outbox: Outbox,
         reader: Reader,
         liveness: Liveness,
         clock: Clock,
@@ -48,32 +48,30 @@ class Leases:
         airborne: dict[int, Flight],
     ) -> None:
         """`airborne` = calls in the executor by ticket, orphans among them; shared with the worker."""
-        self._desk, self._appender, self._reader = desk, appender, reader
+        self._desk, self._outbox, self._reader = desk, outbox, reader
         self._liveness, self._clock, self._events = liveness, clock, events
         self._airborne = airborne
         self._acks = desk.names.acks(desk.queue)
-        self._offering: dict[OfferId, list[Put]] = {}
-        """Offers on their way into the log, as long as their reports have not come."""
-        self._parted: dict[OfferId, tuple[int, int | None]] = {}
-        """Attempts of ours that were offered or given back, with their partition and where the log says so, None as
-        long as it does not: who reads further than that needs no reminder."""
         self._restarts: list[tuple[Flight, OfferId, int]] = []
         """Starts that replace a stale holder's, with that one and their own offsets, until they are read back."""
-        self._again: list[tuple[Put, Callable[[Exception | None, int, int], None]]] = []
         self.beaten: list[Flight] = []
         """Starts that an offer came before, until their worker has heard of them: their handlers never begin."""
         self._tail_at = self._ghosts_at = 0
+        self._owned: frozenset[int] = frozenset()
+        self._overheard: frozenset[int] = frozenset()
+        """Partitions of others that are read for the sake of what still runs here."""
 
     @property
     def busy(self) -> bool:
-        return bool(self._offering or self._restarts or self._again)
+        return bool(len(self._outbox) or self._restarts)
 
     # -- as the owner ---------------------------------------------------------------------------------------
 
     def advance(self, lanes: Iterable[Lane]) -> tuple[list[Outcome], list[Flight]]:
         """Read the news of the acks partitions. (Outcomes offered to us, flights that may be launched now.)"""
-        self._send_again()
+        self._outbox.send_again()
         lanes = list(lanes)
+        self._owned = frozenset(lane.number for lane in lanes)
         running = [lane for lane in lanes if lane.state is PartitionState.RUNNING]
         now = self._clock.monotonic()
         if now >= self._tail_at or self._restarts:
@@ -84,17 +82,8 @@ class Leases:
         self._liveness.watch({h.start.worker for lane in holding for h in lane.held.values()} - {self._me})
         taken = [outcome for lane in holding for outcome in self._resolve(lane)]
         launched = self._read_back(taken) if self._restarts else []
-        if self._parted:
-            self._forget_parted({lane.number: lane.acks_next for lane in lanes})
+        self._outbox.forget({lane.number: lane.acks_next for lane in lanes})
         return taken, launched
-
-    def _forget_parted(self, read: Mapping[int, int]) -> None:
-        """A partition that is not ours will be read anew if it ever is."""
-        self._parted = {
-            id_: (partition, at)
-            for id_, (partition, at) in self._parted.items()
-            if at is None or read.get(partition, at + 1) <= at
-        }
 
     @property
     def _me(self) -> str:
@@ -131,7 +120,7 @@ class Leases:
     def _over(self, hold: Hold) -> bool:
         """Whether its holder cannot be executing it any more."""
         if hold.start.worker == self._me:
-            return hold.id not in self._parted  # else the log will tell
+            return hold.id not in self._outbox  # else the log will tell
         return self._liveness.stale(hold.start.worker)
 
     def _take(self, lane: Lane, hold: Hold, offer: Offer) -> list[Outcome]:
@@ -166,13 +155,16 @@ class Leases:
         return puts
 
     def offered(self, lane: Lane, earlier: OfferId) -> Outcome | None:
-        """The outcome of an attempt about to be replaced, if it was offered meanwhile."""
+        """The outcome of an attempt about to be replaced, if it was offered meanwhile. One that nobody can read is
+        none: the attempt is replaced all the same."""
         known, offer = lane.reclaimed.get(earlier), lane.offers.get(earlier)
         if known is None or offer is None or not offer.complete:
             return None
-        del lane.reclaimed[earlier]
         taken = self._take(lane, known[0], offer)
-        return taken[0] if taken else None
+        if not taken:
+            return None
+        del lane.reclaimed[earlier]
+        return taken[0]
 
     def restarted(self, flight: Flight, earlier: OfferId, offset: int) -> None:
         """The start that replaces `earlier` stands in the log at `offset`."""
@@ -204,44 +196,17 @@ class Leases:
 
     def offer(self, flight: Flight, puts: Sequence[Put]) -> None:
         """Offer the outcome of an attempt to whoever owns its partition now; again until the log has it."""
-        chunks = self._desk.offer(flight, puts)
-        self._parted[flight.id] = (flight.lane.number, None)
-        self._offering[flight.id] = chunks
-        self._send(flight.id, flight.lane.number)
+        self._outbox.send(flight.id, flight.lane.number, self._desk.offer(flight, puts))
         self._events.on("offered", job=flight.run.job_id, partition=flight.lane.number)
-
-    def _send(self, id_: OfferId, partition: int) -> None:
-        missing = dict(enumerate(self._offering[id_]))
-
-        def reported(number: int, error: Exception | None, offset: int, _at: int) -> None:
-            if error is not None:
-                self._again.append((missing[number], partial(reported, number)))
-                return
-            missing.pop(number, None)
-            if not missing:
-                self._offering.pop(id_, None)
-                self._parted[id_] = (partition, offset)
-
-        for number, chunk in list(missing.items()):
-            self._appender.append(chunk, partial(reported, number))
 
     def release(self, flight: Flight) -> None:
         """Give an attempt back unspent: whoever owns the partition may start the run at once."""
-        self._parted[flight.id] = (flight.lane.number, None)
         put = self._desk.released(flight, self._clock.now())
-        self._appender.append(put, partial(self._released, flight, put))
+        self._outbox.send(flight.id, flight.lane.number, [put])
 
-    def _released(self, flight: Flight, put: Put, error: Exception | None, offset: int, _at: int) -> None:
-        if error is not None:
-            self._again.append((put, partial(self._released, flight, put)))
-        else:
-            self._parted[flight.id] = (flight.lane.number, offset)
-
-    def _send_again(self) -> None:
-        """What the log did not take. Not from within the report that said so, which may come at once."""
-        again, self._again = self._again, []
-        for put, done in again:
-            self._appender.append(put, done)
+    def flush(self, timeout_ms: int) -> None:
+        """Wait until the log has what was offered and given back. StoreUnreachable if it has not within the time."""
+        self._outbox.flush(timeout_ms)
 
     def stop_orphans(self, stop: Callable[[Flight], None]) -> None:
         """Stops reach what runs here without the partition too."""
@@ -249,7 +214,11 @@ class Leases:
         if now < self._ghosts_at:
             return
         self._ghosts_at = now + GHOST_MS
-        for flight in [flight for flight in self._airborne.values() if flight.orphan]:
+        orphans = [flight for flight in self._airborne.values() if flight.orphan]
+        wanted = frozenset(flight.lane.number for flight in orphans)
+        self._leave(self._overheard - wanted - self._owned)
+        self._overheard = wanted
+        for flight in orphans:
             lane = flight.lane
             lane.overhear(self._reader.tail(self._acks, lane.number, lane.acks_next, TAIL_LIMIT))
             if not flight.stopped and lane.stops.hits(flight.run):
@@ -258,7 +227,10 @@ class Leases:
     def left(self, partitions: Iterable[int]) -> None:
         """These are ours no more: what is read ahead of them would only take memory."""
         wanted = {flight.lane.number for flight in self._airborne.values() if flight.orphan}
-        for partition in set(partitions) - wanted:
+        self._leave(set(partitions) - wanted)
+
+    def _leave(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
             self._reader.leave(self._acks, partition)
 
     def close(self) -> None:

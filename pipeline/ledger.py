@@ -85,13 +85,13 @@ class Ledger:
         """Send what is waiting, at most one transaction. A refused generation keeps it for the next time. What
         committed."""
         batch = [o for o in self._outcomes if not o.flight.lane.unsure][: self._limit]
-        by_lane: dict[int, list[Outcome]] = {}
+        ending: dict[Lane, list[int]] = {}
         for outcome in batch:
-            by_lane.setdefault(outcome.flight.lane.number, []).append(outcome)
+            ending.setdefault(outcome.flight.lane, []).append(outcome.offset)
         if not batch:
             return ()
         try:
-            self._send(batch, by_lane)
+            self._send(batch, ending)
         except RetryStep as retry:
             self._events.on("ack_refused", reason=str(retry), outcomes=len(batch))
         except PoisonRecord as poison:
@@ -101,23 +101,20 @@ class Ledger:
                 outcome.flight.lane.unsure = True
             self._events.on("outcome_unknown", reason=str(unknown), outcomes=len(batch))
         else:
-            self._committed(batch, by_lane)
+            self._committed(batch, ending)
             return batch
         return ()
 
-    def _send(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
+    def _send(self, batch: Sequence[Outcome], ending: Mapping[Lane, Sequence[int]]) -> None:
         # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
         membership = self._log.membership()
-        if not membership.owned.issuperset(by_lane):
+        offsets = {lane.number: lane.committable(ended) for lane, ended in ending.items()}
+        if not membership.owned.issuperset(offsets):
             raise RetryStep("a partition of this batch is being moved")
-        offsets = {
-            number: outcomes[0].flight.lane.committable([outcome.offset for outcome in outcomes])
-            for number, outcomes in by_lane.items()
-        }
         jobs = self._desk.names.jobs
         puts = [put for outcome in batch for put in outcome.puts]
         if self._guards is not None:
-            fresh = [n for n, outcomes in by_lane.items() if not outcomes[0].flight.lane.guarded]
+            fresh = [lane.number for lane in ending if not lane.guarded]
             puts += [self._guards.put(number, membership.generation) for number in fresh]
         # Retries last: their owner can read one only after the ack that it follows from is in the log.
         last = [put for put in puts if put.topic == jobs]
@@ -125,12 +122,12 @@ class Ledger:
             puts = [put for put in puts if put.topic != jobs] + last
         self._log.commit(puts, offsets, membership)
 
-    def _committed(self, batch: Sequence[Outcome], by_lane: Mapping[int, Sequence[Outcome]]) -> None:
-        for outcomes in by_lane.values():
-            outcomes[0].flight.lane.finished([outcome.offset for outcome in outcomes])
-            outcomes[0].flight.lane.guarded = True
-        settled = {id(outcome) for outcome in batch}
-        self._keep(lambda outcome: id(outcome) not in settled)
+    def _committed(self, batch: Sequence[Outcome], ending: Mapping[Lane, Sequence[int]]) -> None:
+        for lane, offsets in ending.items():
+            lane.finished(offsets)
+            lane.guarded = True
+        settled = set(map(id, batch))
+        self._outcomes = [outcome for outcome in self._outcomes if id(outcome) not in settled]
         self._limit = min(BATCH_LIMIT, self._limit * 2)
         self._since = self._clock.monotonic()
         dead = Counter(outcome.dead for outcome in batch if outcome.dead is not None)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
-from pipeline.core.job import Takeover
+from pipeline.core.job import EARLIEST, Takeover
+from pipeline.core.keys import SCHEDULE
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
 from pipeline.emission import Emission
@@ -25,6 +26,8 @@ from pipeline.ports import Entry, Index, Position, Put, Record
 from pipeline.view import View, headers_of
 
 SYNC_MS = 60 * 60_000
+LATE_MS, LOOKED_AT = 1_000, 8 * 1024 * 1024
+"""A schedule that has been due for so long is looked for, among so many bytes of what is overdue."""
 
 
 class Partition:
@@ -199,6 +202,16 @@ class Partition:
     def overdue(self, now: int, limit: int) -> int:
         """Number of entries that are due, counted up to `limit`."""
         return self._index.overdue(self.number, now, limit) if self.state is PartitionState.RUNNING else 0
+
+    def schedule_overdue(self, now: int, limit: int) -> int:
+        """For how many ms the oldest schedule among the first `limit` overdue entries has been due; 0 if none is.
+        Nobody waits for a schedule that its owner has forgotten, so this is what watches it."""
+        if self.state is not PartitionState.RUNNING or not self.overdue(now - LATE_MS, 1):
+            return 0
+        late = self._index.due(self.number, now - LATE_MS, limit, LOOKED_AT, EARLIEST + 1)
+        return max(
+            (now - entry.fire_at for entry in late if entry.record_key.startswith(SCHEDULE)), default=0
+        )
 
     def next_due(self) -> int | None:
         return self._index.next_due(self.number) if self.state is PartitionState.RUNNING else None

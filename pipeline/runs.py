@@ -7,12 +7,12 @@ from dataclasses import replace
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.ids import keyed_id
-from pipeline.core.job import Highest, KeyState
+from pipeline.core.job import Event, Highest, KeyState
 from pipeline.core.keys import KEYED
 from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import Emission
-from pipeline.filing import kept, keyed
-from pipeline.ports import Entry, Headers
+from pipeline.filing import DETAIL_LIMIT, kept, keyed
+from pipeline.ports import Entry, Headers, Put
 from pipeline.view import OCCURRENCE, RUN, WORK, header
 
 PENDING, FIRED = "pending", "fired"
@@ -64,3 +64,39 @@ def told_of(entry: Entry, state: KeyState) -> Headers:
 
 def occurrence_of(record_key: bytes, state: KeyState) -> bytes:
     return f"{keyed_id(record_key[2:].decode())}.{state.incarnation}".encode()
+
+
+def write_stop(
+    emission: Emission,
+    occurrence: str,
+    job_id: str,
+    outcome: str,
+    place: str,
+    *,
+    command_id: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """The stop of an occurrence, up to its highest run: here and, if `place` says where the runs are, for their
+    worker."""
+    event = Event(
+        id=occurrence,
+        kind="stopped",
+        at=emission.now,
+        job_id=job_id,
+        occurrence_id=occurrence,
+        run=emission.view.highest_run(occurrence),
+        command_id=command_id,
+        outcome=outcome,
+        reason=None if reason is None else reason[:DETAIL_LIMIT],
+        detail={WORK: place} if place else {},
+    )
+    key, value = keys.stopped_key(occurrence), codec.EVENT.encode(event)
+    emission.keep(kept(key, -1, value, emission.now + WORK_RETENTION_MS))
+    tell_worker(place, key, value, emission)
+
+
+def tell_worker(place: str, key: bytes, value: bytes | None, emission: Emission) -> None:
+    """Put a stop, or its end, where the worker of these runs reads it; nowhere if nobody knows the place."""
+    if place:
+        queue, _, partition = place.rpartition("/")
+        emission.puts.append(Put(emission.site.names.acks(queue), int(partition), key, value))

@@ -98,7 +98,7 @@ class Tray:
 
     def tail(self) -> str | None:
         """The last lines logged; None if there were none."""
-        return "\n".join(self._lines) or None
+        return "\n".join(self._lines) if self._lines else None
 
     def stopped(self) -> bool:
         return self._closed or self._stopped()

@@ -7,18 +7,17 @@ dead letter, what the handler handed on) and the offset commit in one transactio
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 
 from pipeline.attempt import Means, Tray, call_handler
 from pipeline.beat import worker_heartbeat
-from pipeline.core.admission import Limits
+from pipeline.core.admission import Limits, Quotas
 from pipeline.core.errors import OwnerError, RebuildClients, RebuildPartition, TokenExhausted
 from pipeline.core.handler import DeadEnd, Pool, Registry, Succeeded, decide, failure_of
 from pipeline.core.identity import Identity
-from pipeline.core.job import Heartbeat, Run
+from pipeline.core.job import Heartbeat
 from pipeline.core.states import PartitionState
 from pipeline.core.token import make_token
 from pipeline.core.verbs import Stopped
@@ -32,6 +31,7 @@ from pipeline.leases import Leases
 from pipeline.ledger import Ledger
 from pipeline.liveness import Liveness
 from pipeline.offers import OfferId
+from pipeline.outbox import Outbox
 from pipeline.ports import (
     Appender,
     Call,
@@ -56,7 +56,9 @@ IDLE_MS = 100
 BUSY_MS = 2
 """Longest wait for records while handlers run: results are looked for in between."""
 LANE_LIMIT = 500
-"""Runs waiting in one lane, and records of one poll; a lane that has as many is paused, so memory stays flat."""
+"""Runs waiting in one lane; one that has as many is paused, so memory stays flat."""
+POLL_LIMIT = 1_000
+"""Records of one poll: as many as one ack transaction ends, which costs some milliseconds however few they are."""
 PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
 AHEAD_MS = 20
@@ -89,10 +91,12 @@ class Worker:
         limits: Limits,
         tickets: Iterator[int],
         airborne: dict[int, Flight],
+        outbox: Outbox,
         guards: WorkGuards | None = None,
     ) -> None:
-        """`tickets` number the calls of an executor, and `airborne` holds those that run, by ticket: both outlive this
-        object when the clients are built anew. `open_fleet` follows the heartbeats of others."""
+        """`tickets` number the calls of an executor, `airborne` holds those that run, by ticket, and `outbox` what was
+        parted with: they outlive this object when the clients are built anew. `open_fleet` follows the heartbeats of
+        others."""
         self._appender = appender
         self._executor = executor
         self._registry = registry
@@ -108,9 +112,7 @@ class Worker:
         self._limits = limits
         self._lanes: dict[int, Lane] = {}
         self._airborne = airborne
-        self._limited = registry.limited
-        self._load = Counter[str]()
-        """Attempts under way by handler: counted for those that have a limit of their own."""
+        self._quotas = Quotas(registry)
         self._starting = 0
         """Started records on their way."""
         self._cleared: list[Flight] = []
@@ -123,7 +125,7 @@ class Worker:
         self._draining = False
         self._failure: Exception | None = None
         for flight in airborne.values():
-            self._count(flight.run, 1)
+            self._quotas.count(flight.run, 1)
         self._log = open_log(self)
         self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events, guards=guards)
         self._intake = Intake(
@@ -142,7 +144,7 @@ class Worker:
             clock=clock, timeout_ms=limits.heartbeat_timeout_ms, process=identity.process,
         )  # fmt: skip
         self._leases = Leases(
-            desk=desk, appender=appender, reader=reader, liveness=liveness, clock=clock, events=events,
+            desk=desk, outbox=outbox, reader=reader, liveness=liveness, clock=clock, events=events,
             airborne=airborne,
         )  # fmt: skip
 
@@ -191,7 +193,7 @@ class Worker:
 
     def _give_back(self, flight: Flight) -> None:
         self._airborne.pop(flight.ticket, None)
-        self._count(flight.run, -1)
+        self._quotas.count(flight.run, -1)
         self._leases.release(flight)
 
     # -- the step -------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Worker:
     def _poll(self, patience_ms: int) -> Sequence[Record]:
         try:
             # Arrivals can be outcomes at once (unreadable, nobody's handler): no faster in than out.
-            return self._log.poll(1 if self._ledger.full else LANE_LIMIT, patience_ms)
+            return self._log.poll(1 if self._ledger.full else POLL_LIMIT, patience_ms)
         except RebuildPartition as expired:
             # Runs that nobody acked within the retention are gone: said loudly, and work goes on (H21).
             self._events.on(
@@ -245,7 +247,7 @@ class Worker:
         self._cleared += launched
         beaten, self._leases.beaten = self._leases.beaten, []
         for flight in beaten:
-            self._count(flight.run, -1)
+            self._quotas.count(flight.run, -1)
         self._leases.stop_orphans(self._stop)
         for lane in self._lanes.values():
             if lane.stops.news:
@@ -268,25 +270,14 @@ class Worker:
         if self._draining:
             return
         free = self._limits.concurrency + self._ahead - self.in_flight
-        at_limit, store_now = self._at_limit if self._limited else None, self._clock.now()
+        busy, store_now = self._quotas.full if self._quotas.limited else None, self._clock.now()
         for lane in self._lanes.values():
             if free <= 0:
                 break
-            for delivery in lane.startable(free, at_limit):
+            for delivery in lane.startable(free, busy):
                 free -= 1
                 # Our clock is a lower bound of the broker's, which has stamped the record already.
                 self._start_run(lane, delivery, max(store_now, delivery.fired_at))
-
-    def _at_limit(self, run: Run) -> bool:
-        """Whether the handler of a run has as many under way as it wants."""
-        spec = self._registry.get(run.handler)
-        return spec is not None and spec.concurrency is not None and self._load[spec.name] >= spec.concurrency
-
-    def _count(self, run: Run, change: int) -> None:
-        """Of a handler with aliases all its names together."""
-        spec = self._registry.get(run.handler) if self._limited else None
-        if spec is not None and spec.concurrency is not None:
-            self._load[spec.name] += change
 
     def _start_run(self, lane: Lane, delivery: Delivery, now: int) -> None:
         """Write the started record; the handler starts when it is durable."""
@@ -294,12 +285,12 @@ class Worker:
         if earlier is not None and (won := self._leases.offered(lane, earlier)) is not None:
             self._ledger.add(won.flight, won.puts)
             return
-        spec = self._registry.get(run.handler)
-        if not self._intake.ended(lane, delivery, spec, now):
-            self._begin(lane, delivery, now, earlier)
+        spec, starts = self._registry.get(run.handler), lane.tracker.starts(delivery.offset)
+        if not self._intake.ended(lane, delivery, spec, starts, now):
+            self._begin(lane, delivery, starts, now, earlier)
 
-    def _begin(self, lane: Lane, delivery: Delivery, now: int, replaces: OfferId | None) -> None:
-        run, starts = delivery.run, lane.tracker.starts(delivery.offset)
+    def _begin(self, lane: Lane, delivery: Delivery, starts: int, now: int, replaces: OfferId | None) -> None:
+        run = delivery.run
         try:
             token = _token(self._era, run.run, self._takeover.generation, starts + 1)
         except TokenExhausted as exhausted:
@@ -313,7 +304,7 @@ class Worker:
         )  # fmt: skip
         lane.take_off(flight, self._identity.process)
         self._starting += 1
-        self._count(run, 1)
+        self._quotas.count(run, 1)
         self._appender.append(self._desk.started(flight), partial(self._started, flight))
 
     def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
@@ -369,7 +360,7 @@ class Worker:
                 self._events.on("result_discarded", ticket=done.ticket)
                 continue
             self._ended += 1
-            self._count(flight.run, -1)
+            self._quotas.count(flight.run, -1)
             self._land(flight, done, now)
 
     def _land(self, flight: Flight, done: Done, now: int) -> None:
@@ -482,7 +473,7 @@ class Worker:
         for flight in self._airborne.values():
             self._leases.release(flight)
         self._airborne.clear()
-        self._appender.flush(timeout_ms)
+        self._leases.flush(timeout_ms)
 
     def close(self) -> None:
         """Leave the group politely. What runs goes on and is offered by whoever comes after us in this process."""

@@ -20,7 +20,7 @@ from typing import Any{typing}
 from pipeline.codec.wire import (
 {wire}
 )
-from pipeline.core.job import {types}
+from pipeline.core.{module} import {types}
 
 FRAME = bytes.fromhex("{frame}")
 FINGERPRINT = "{fingerprint}"

@@ -1,4 +1,5 @@
-"""Writes `pipeline/codec/run_wire.py` and `ack_wire.py` from `schemas/`: `python tools/generate_codec.py`.
+"""Writes `run_wire.py`, `ack_wire.py` and `schedule_wire.py` of `pipeline/codec/` from `schemas/`:
+`python tools/generate_codec.py`.
 
 Straight-line Python for the two records that every run costs, 2 to 10 times faster than a general library that is
 then checked for what it lets pass. A test regenerates the files and compares; others compare every
@@ -40,6 +41,8 @@ LEADING = 8
 """Fields of a RunHead: up to `serial`."""
 OPENING = slice(2, 7)
 """Fields of an Ack after its ids and before what is its own: the same for many attempts of one worker."""
+INSTANT = 2
+"""Of its own the first so many: the same for all that a batch brings to one state."""
 TWINS = {"occurrence_id": "job_id", "idempotency_key": "job_id", "nominal_at": "due_at"}
 """Fields that mostly repeat an earlier one: then neither read again nor kept twice nor encoded again."""
 ENUMS = {"state": "AckState"}
@@ -53,18 +56,25 @@ VARYING = (
 )  # fmt: skip
 """What differs between the jobs that one caller creates; the bytes of the rest are made once (`fixed`)."""
 
-HINTS = {"string": "str", "bytes": "bytes", "int": "int", "long": "int", "map": "dict[str, str]"}
+HINTS = {
+    "string": "str", "bytes": "bytes", "int": "int", "long": "int", "boolean": "bool", "map": "dict[str, str]",
+    "numbers": "dict[str, int]", "lists": "dict[str, tuple[str, ...]]", "longs": "tuple[int, ...]",
+}  # fmt: skip
 READERS = {
     "string": STRING,
     "int": INT,
     "map": MAP,
     "bytes": "{name}, pos = read_bytes(data, pos)",
     "long": "{name}, pos = read_instant(data, pos)",
+    "boolean": "{name}, pos = read_boolean(data, pos)",
+    "numbers": "{name}, pos = read_numbers(data, pos)",
+    "lists": "{name}, pos = read_lists(data, pos)",
+    "longs": "{name}, pos = read_longs(data, pos)",
 }
 """Source for each type; inlined what most fields are and short."""
-NAMED = {"string", "int", "long", "map"}
+NAMED = {"string", "int", "long", "map", "numbers", "lists", "longs"}
 """Types of which not every value can be written: their writers are told the field."""
-EMPTY = {"int": "0", "map": "{}"}
+EMPTY = {"int": "0", "map": "{}", "numbers": "{}", "lists": "{}", "longs": "()", "boolean": "False"}
 """What one zero byte says, of what may be a field of a sparse stretch; of a nullable one it is None."""
 
 
@@ -79,6 +89,12 @@ class Field(NamedTuple):
         match self.type[1] if self.nullable else self.type:
             case {"type": "map", "values": "string"}:
                 return "map"
+            case {"type": "map", "values": "long"}:
+                return "numbers"
+            case {"type": "map", "values": {"type": "array", "items": "string"}}:
+                return "lists"
+            case {"type": "array", "items": "long"}:
+                return "longs"
             case {"type": "record", "name": str() as name} | {
                 "type": "array",
                 "items": {"type": "record", "name": str() as name},
@@ -94,7 +110,8 @@ class Field(NamedTuple):
 
     @property
     def array(self) -> bool:
-        return isinstance(self.type, dict) and self.type["type"] == "array"
+        """Whether it is an array of records."""
+        return isinstance(self.type, dict) and self.type["type"] == "array" and self.inner != "longs"
 
     @property
     def record(self) -> list[Field] | None:
@@ -142,7 +159,7 @@ def read_all(fields: Sequence[Field]) -> Iterator[str]:
     yield from (
         f"{field.name}: {field.hint}"
         for field in fields
-        if field.nullable or field.array or field.inner == "map"
+        if field.nullable or field.array or field.inner in ("map", "numbers", "lists", "longs")
     )
     for sparse, group in groupby(fields, key=lambda field: field.empty is not None):
         stretch = list(group)
@@ -281,20 +298,34 @@ def assembling(parts: Sequence[list[Field] | str]) -> Iterator[str]:
 
 
 def sharing(fields: Sequence[Field]) -> Iterator[str]:
-    """`share`, `begin` and `complete`, and `write` of the three."""
+    """`share`, `begin`, `when` and `complete`, and `write` of the four."""
     ids, shared, own = fields[: OPENING.start], fields[OPENING], fields[OPENING.stop :]
+    instant, own = own[:INSTANT], own[INSTANT:]
+    seldom = [field.name for field in own if field.empty]
     yield f"def share({parameters(shared)}) -> bytes:"
     yield '    """The bytes that many attempts of one worker have in common, for `begin`."""'
     yield from joined(shared, "")
     yield f"\n\ndef begin({parameters(ids)}, shared: bytes) -> bytes:"
     yield '    """The bytes that all acks of one attempt begin with, for `complete`."""'
     yield from joined(ids, "", first="FRAME", last="shared")
-    yield f"\n\ndef complete(opening: bytes, {parameters(own)}) -> bytes:"
-    yield '    """An Ack: what `begin` gave, and what is its own."""'
-    yield from joined(own, "", first="opening")
+    yield f"\n\ndef when({parameters(instant)}) -> bytes:"
+    yield '    """The bytes that all acks of one state and instant have in common, for `complete`."""'
+    yield from joined(instant, "")
+    yield f"\n\ndef complete(opening: bytes, when: bytes, {parameters(own)}) -> bytes:"
+    yield '    """An Ack: what `begin` and `when` gave, and what is its own."""'
+    yield f"    if {' is None and '.join(seldom)} is None:"
+    most = joined(
+        [field for field in own if not field.empty],
+        "",
+        first="opening, when",
+        last='b"' + r"\0" * len(seldom) + '"',
+    )
+    yield indent("\n".join(most), "    ")
+    yield from joined(own, "", first="opening, when")
     yield "\n\ndef write(value: Ack) -> bytes:"
     yield f"    shared = share({arguments(shared)})"
-    yield f"    return complete(begin({arguments(ids)}, shared), {arguments(own)})"
+    begun, instant = f"begin({arguments(ids)}, shared)", f"when({arguments(instant)})"
+    yield f"    return complete({begun}, {instant}, {arguments(own)})"
 
 
 def parameters(fields: Sequence[Field]) -> str:
@@ -309,12 +340,14 @@ def arguments(fields: Sequence[Field]) -> str:
 
 
 class Plan(NamedTuple):
-    """One file: made from which schema, what is said of it, and what it holds beside what every one holds."""
+    """One file: made from which schema, what is said of it, what it holds beside what every one holds, and where its
+    types are."""
 
     schema: str
     target: str
     about: str
     functions: Callable[[Sequence[Field]], Iterator[str]]
+    module: str = "job"
 
 
 def run_functions(fields: Sequence[Field]) -> Iterator[str]:
@@ -331,6 +364,12 @@ def ack_functions(fields: Sequence[Field]) -> Iterator[str]:
     yield from sharing(fields)
 
 
+def schedule_functions(fields: Sequence[Field]) -> Iterator[str]:
+    yield from inside(fields)
+    yield from read_function("Schedule", fields)
+    yield from write_function("Schedule", fields)
+
+
 PLANS = (
     Plan(
         "run.avsc",
@@ -343,13 +382,21 @@ PLANS = (
         "ack.avsc",
         "ack_wire.py",
         "Of an Ack framed in single-object encoding: `write`, `read` (strict, to the last byte), and `share`,"
-        " `begin`\nand `complete`, which write the acks of one worker.",
+        " `begin`,\n`when` and `complete`, which write the acks of one worker.",
         ack_functions,
+    ),
+    Plan(
+        "schedule.avsc",
+        "schedule_wire.py",
+        "Of a Schedule framed in single-object encoding: `write`, and `read` (strict, to the last byte).",
+        schedule_functions,
+        "schedule",
     ),
 )
 WIRE = (
-    "NULL", "SOME", "Malformed", "read_array", "read_bytes", "read_instant", "read_int", "read_length", "read_map",
-    "write_array", "write_bytes", "write_int", "write_long", "write_map", "write_string",
+    "NULL", "SOME", "Malformed", "read_array", "read_boolean", "read_bytes", "read_instant", "read_int", "read_length",
+    "read_lists", "read_longs", "read_map", "read_numbers", "write_array", "write_boolean", "write_bytes", "write_int",
+    "write_lists", "write_long", "write_longs", "write_map", "write_numbers", "write_string",
 )  # fmt: skip
 
 
@@ -386,6 +433,7 @@ def generate(plan: Plan) -> str:
     body = "\n".join(["".join([*drafts, *tables]) + "\n".join(plan.functions(fields))]) + "\n"
     head = HEAD.format(
         schema=plan.schema,
+        module=plan.module,
         about=plan.about,
         typing=", NamedTuple" if "NamedTuple" in body else "",
         wire=fill(", ".join(used(WIRE, body)) + ",", 110, initial_indent="    ", subsequent_indent="    "),

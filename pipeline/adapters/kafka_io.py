@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,22 +20,29 @@ from confluent_kafka import (
 )
 
 from pipeline.adapters.kafka_settings import (
+    CALLBACK_ERRORS,
     END_OF_PARTITION,
     LEADERLESS,
     NO_POSITION,
+    PURGED,
     RECORD_LIMIT,
     constructing,
     error_of,
+    fatal_of,
+    is_fatal,
     settings,
     translate,
 )
-from pipeline.core.errors import NotFound, StoreUnreachable
+from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
 from pipeline.ports import Put, Record
+
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 8.0
 """How long a broker may be silent before it counts as unreachable (DESIGN §9: exit 5 within 10 s)."""
 WAIT_S = 0.1
 DECIDED_S = 0.02
+FLUSH_MS = 20
 SETTLE_S = 2.0
 """How long a new topic may take to be known to every broker."""
 BATCH = 10_000
@@ -62,7 +71,9 @@ def _unheard(_error: Exception | None, _offset: int, _log_append_time: int) -> N
 class KafkaAppender:
     """`Appender` over an idempotent producer. InvalidInput for a reserved setting in `client`.
 
-    An error in a report, and StoreUnreachable from `flush`, leave open whether the record was stored.
+    An error in a report, and StoreUnreachable from `flush`, leave open whether the record was stored. A producer that
+    turned fatal (its sequence is broken, or it may not write) is replaced: what it had queued is reported as failed,
+    and what comes next goes to its successor. Any thread may append; one at a time may poll or flush.
     """
 
     def __init__(
@@ -83,8 +94,14 @@ class KafkaAppender:
             "queue.buffering.max.kbytes": 1_048_576,
             "topic.metadata.propagation.max.ms": 2_500,
         }
+        self._settings = settings(bootstrap, client or {}, own)
         with constructing():
-            self._producer = Producer(settings(bootstrap, client or {}, own))
+            self._producer = Producer(self._settings)
+        self._dying: list[Producer] = []
+        """Producers that turned fatal, until all they had queued is reported."""
+        self._death = ""
+        """What the last of them died of."""
+        self._renewing = threading.Lock()
         self._lost: Exception | None = None
         self._last = _Reporter("", _unheard, self._forgotten)
 
@@ -92,20 +109,24 @@ class KafkaAppender:
         """StoreUnreachable if the queue is full and stays so. Quickest with the same `done` as the last time."""
         topic, partition, key, value, headers = put
         report = self._forgotten if done is None else self._reporter(topic, done)
-        produce: Callable[..., None] = self._producer.produce
         more = {} if headers is None else {"headers": headers}
         deadline = 0.0
         while True:
+            producer = self._producer
+            produce: Callable[..., None] = producer.produce
             try:
                 produce(topic, value, key, partition, report, **more)
-            except BufferError as error:
+            except BufferError as full:
                 deadline = deadline or time.monotonic() + PATIENCE_S
                 if time.monotonic() >= deadline:
-                    raise StoreUnreachable("records are queued faster than the store takes them") from error
-                self._producer.poll(0.05)
+                    raise StoreUnreachable("records are queued faster than the store takes them") from full
+                self._serve(producer, 0.05)
             except KafkaException as exception:
-                self._not_queued(translate(error_of(exception), topic), done)
-                return
+                error = error_of(exception)
+                if not is_fatal(error):
+                    self._not_queued(translate(error, topic), done)
+                    return
+                self._renew(producer, error)
             else:
                 return
 
@@ -119,19 +140,40 @@ class KafkaAppender:
         """One for all records with the same `done`: what many records are made of must not be made for each."""
         last = self._last
         if done is not last.done or topic != last.topic:
-            self._last = last = _Reporter(topic, done, partial(_report, topic, done))
+            self._last = last = _Reporter(topic, done, partial(self._report, topic, done))
         return last.report
+
+    def _report(self, topic: str, done: Report, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            done(self._failure(error, topic), -1, -1)
+        else:
+            done(None, message.offset() or 0, message.timestamp()[1])
 
     def _forgotten(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._lost = translate(error, message.topic() or "")
+            self._lost = self._failure(error, message.topic() or "")
+
+    def _failure(self, error: KafkaError, topic: str) -> DuelineError:
+        if error.code() in PURGED and self._death:
+            return DuelineError(f"{topic}: the producer turned fatal: {self._death}")
+        return translate(error, topic)
 
     def poll(self, timeout_ms: int) -> None:
-        self._producer.poll(timeout_ms / 1000)
+        self._serve(self._producer, timeout_ms / 1000)
+        if self._dying:
+            self._bury()
 
     def flush(self, timeout_ms: int) -> None:
-        """Also raises the error of a record that was appended without `done`."""
-        if left := self._producer.flush(timeout_ms / 1000):
+        """Also raises the error of a record that was appended without `done`.
+
+        By polls: the library's flush goes on to call reports after it has met a fatal error, with that error pending,
+        so that they end in the middle.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        self.poll(0)
+        while (left := len(self._producer) + sum(map(len, self._dying))) and time.monotonic() < deadline:
+            self.poll(FLUSH_MS)
+        if left:
             raise StoreUnreachable(f"{left} records were not acknowledged within {timeout_ms} ms")
         if self._lost is not None:
             error, self._lost = self._lost, None
@@ -139,15 +181,40 @@ class KafkaAppender:
 
     def close(self) -> None:
         """Give up what is still queued; `flush` first."""
-        self._producer.purge()
-        self._producer.close()
+        for producer in (*self._dying, self._producer):
+            try:
+                producer.purge()
+                producer.close()
+            except CALLBACK_ERRORS as error:
+                log.info("producer: %s", error, extra={"action": "producer.closed"})
 
+    # -- a producer that turned fatal ------------------------------------------------------------------------
 
-def _report(topic: str, done: Report, error: KafkaError | None, message: Message) -> None:
-    if error is not None:
-        done(translate(error, topic), -1, -1)
-    else:
-        done(None, message.offset() or 0, message.timestamp()[1])
+    def _serve(self, producer: Producer, timeout: float) -> None:
+        try:
+            producer.poll(timeout)
+        except CALLBACK_ERRORS as exception:
+            self._renew(producer, fatal_of(exception))
+
+    def _renew(self, broken: Producer, error: KafkaError) -> None:
+        """Another one takes over, once: several threads, and several calls, may find the same one broken. It is let go
+        only when nobody uses it any more, so not closed here."""
+        with self._renewing:
+            if error.fatal() or broken is self._producer:  # poll knows why, produce only that it is so
+                self._death = error.str()
+            if broken is not self._producer:
+                return
+            log.warning("producer replaced: %s", error.str(), extra={"action": "producer.replaced"})
+            self._producer = Producer(self._settings)
+            self._dying.append(broken)
+        broken.purge()
+
+    def _bury(self) -> None:
+        """Hand out the reports of those that died."""
+        for producer in list(self._dying):
+            self._serve(producer, 0)
+        with self._renewing:
+            self._dying = [producer for producer in self._dying if len(producer)]
 
 
 class KafkaReader:

@@ -55,6 +55,8 @@ UNAPPENDABLE = frozenset(
 CALLBACK_ERRORS = (KafkaException, SystemError)
 """What poll, flush and close raise when the client turned fatal. The library sets the exception and goes on
 to call further callbacks, so it may arrive as the SystemError of one of those, with the real one as cause."""
+PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL})
+"""What becomes of the records that a producer has queued when it turns fatal, or is told to drop them."""
 FENCED = KafkaError._FENCED
 _FENCINGS = frozenset({FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 END_OF_PARTITION = KafkaError._PARTITION_EOF
@@ -137,6 +139,15 @@ def is_fatal(error: KafkaError) -> bool:
     """Whether the client is dead for good. A fatal error that comes as a message's has the code and not the flag:
     taken for a passing one, it left a process a member of nothing for ever (H17)."""
     return error.fatal() or error.code() == KafkaError._FATAL
+
+
+def fatal_of(exception: BaseException) -> KafkaError:
+    """Of what poll and flush raise of a client that turned fatal, see `CALLBACK_ERRORS`: why it did. Anything else is
+    raised again: a callback's own error."""
+    found = exception if isinstance(exception, KafkaException) else exception.__cause__
+    if isinstance(found, KafkaException) and is_fatal(error := error_of(found)):
+        return error
+    raise exception
 
 
 def is_fenced(exception: BaseException) -> bool:

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Place] = {
     "dispatcher": Place("run", "dispatcher", "Run a dispatcher: fires due jobs."),
     "worker": Place("run", "worker", "Run a worker: executes fired jobs."),
     "job": Place("job", "job", "Create, read and change jobs."),
+    "cron": Place("cron", "cron", "Create, read and change recurring schedules."),
     "dead": Place("dead", "dead", "List and requeue dead letters."),
     "era": Place("era", "era", "Begin a new era, after a group lost its generations."),
     "status": Place("status", "status", "Show who owns what, and which handlers have a worker."),

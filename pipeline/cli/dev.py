@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class Store(NamedTuple):
 
 @click.command()
 @click.option("--app", metavar="MODULE:APP", help="Your handlers. Default: the demo handlers.")
-@click.option("--reload", is_flag=True, help="Restart the worker when its code changes (not yet).")
+@click.option("--reload", is_flag=True, help="Start the worker again when its code changes.")
 @click.option("--store", metavar="HOST:PORT", help="Use this Kafka instead of the embedded one.")
 @click.option("--fresh", is_flag=True, help="Forget what the embedded Kafka stored before.")
 @click.option(
@@ -60,8 +60,6 @@ def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int
     \b
     dueline job create demo.echo --payload '{"hello": "world"}' --in 2s
     """
-    if reload:
-        raise InvalidInput("--reload", "not yet")
     told = store or os.environ.get("DUELINE_BOOTSTRAP_SERVERS")
     if told and (fresh or port):
         raise InvalidInput("--fresh" if fresh else "--port", f"is for the embedded Kafka, not for {told}")
@@ -69,10 +67,10 @@ def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _opened(told, fresh, port) as opened:
         if opened.kind == "running":
-            _refuse_unused(opened, app, port)
+            _refuse_unused(opened, app, reload, port)
             _announce(opened)
             return 0
-        return _run(opened, _settings(opened), app)
+        return _run(opened, _settings(opened), app, reload)
 
 
 @contextmanager
@@ -114,11 +112,14 @@ def _start_or_find(broker: EmbeddedBroker, settings: Settings, fresh: bool) -> s
             return None
 
 
-def _refuse_unused(running: Store, app: str | None, port: int | None) -> None:
+def _refuse_unused(running: Store, app: str | None, reload: bool, port: int | None) -> None:
     """Refused if something was asked for that a `dueline dev` that only finds another one does not do."""
-    if app is not None:
-        advice = f"start `dueline worker --app {app}`"
-        raise Refused(f"--app is not run here, a `dueline dev` runs already: {advice}")
+    if app is not None or reload:
+        option = "--reload" if app is None else "--app"
+        advice = (
+            f"start `dueline worker{'' if app is None else f' --app {app}'}{' --reload' if reload else ''}`"
+        )
+        raise Refused(f"{option} is not run here, a `dueline dev` runs already: {advice}")
     if port is not None:
         raise Refused(
             f"--port is not used, a `dueline dev` runs already at {running.bootstrap}: stop it before --port"
@@ -136,13 +137,14 @@ def _announce(store: Store) -> None:
     sys.stdout.flush()
 
 
-def _run(store: Store, settings: Settings, app: str | None) -> int:
+def _run(store: Store, settings: Settings, app: str | None, reload: bool) -> int:
     report = ensure_topics(settings)  # before its address is given out: it may be nobody's
     _announce(store)
     if store.broker is None:  # that one broker keeps one copy is no news here
         for warning in report.warnings:
             note(warning)
-    return Supervisor(_roles(store, settings, app or DEMO_APP), TerminalPrinter(_trial(store, app))).run()
+    roles = _roles(store, settings, ["--app", app or DEMO_APP, *(["--reload"] if reload else [])])
+    return Supervisor(roles, TerminalPrinter(_trial(store, app))).run()
 
 
 def _trial(store: Store, app: str | None) -> str:
@@ -162,14 +164,15 @@ def _settings(store: Store) -> Settings:
     return settings if store.broker is None else replace(settings, kafka={})
 
 
-def _roles(store: Store, settings: Settings, app: str) -> list[Role]:
+def _roles(store: Store, settings: Settings, worker: Sequence[str]) -> list[Role]:
+    """What is kept running; `worker` = options of the worker."""
     environment = _environment(store, settings)
     # -P: a directory `pipeline` where the user stands must not hide this package.
     dueline = [sys.executable, "-P", "-m", "pipeline"]
     patience = settings.drain_timeout_ms / 1000 + DRAIN_MARGIN_S
     roles = [
         command("dispatcher", [*dueline, "dispatcher"], env=environment),
-        command("worker", [*dueline, "worker", "--app", app], env=environment, stop_timeout_s=patience),
+        command("worker", [*dueline, "worker", *worker], env=environment, stop_timeout_s=patience),
     ]
     if store.broker is not None:
         roles.insert(

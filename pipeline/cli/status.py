@@ -10,7 +10,8 @@ import click
 from pipeline.cli.fleet import queues_view, runs_view
 from pipeline.cli.output import emit, table
 from pipeline.cli.store import Store, following
-from pipeline.follower import Backlog, shown_instant
+from pipeline.core.schedule import Schedule
+from pipeline.follower import Backlog, is_overdue, shown_instant
 from pipeline.heartbeat import Seen
 
 
@@ -28,9 +29,12 @@ def status(fast: bool) -> None:
 
 def read_status(store: Store, *, count: bool) -> dict[str, Any]:
     """The JSON of `dueline status` (schemas/cli/status.json)."""
+    from pipeline.core.zones import zone_data_version
+
     now = store.parts.clock.now()
     processes = store.follower.processes(now)
-    backlogs = [store.follower.backlog(n) for n in range(store.layout.partitions)] if count else []
+    holdings = [store.follower.holdings(n) for n in range(store.layout.partitions)] if count else []
+    backlogs = [backlog for backlog, _ in holdings]
     oldest = min((b.oldest_due for b in backlogs if b.oldest_due is not None), default=None)
     overdue = oldest is not None and oldest <= now
     return {
@@ -38,12 +42,21 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
         "at": shown_instant(now),
         "pending": sum(backlog.pending for backlog in backlogs) if count else None,
         "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
+        "schedules": schedules_view((s for _, states in holdings for s in states), now) if count else None,
+        "tzdata": zone_data_version(),
         "partitions": partitions_view(store, processes, backlogs),
         "queues": queues_view(store, processes),
         "processes": [process_view(seen) for seen in processes],
         "runs": runs_view(processes, now),
         "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
     }
+
+
+def schedules_view(states: Iterable[Schedule], now: int) -> dict[str, Any]:
+    """How many schedules there are, and which of them should have fired by now."""
+    there = list(states)
+    overdue = sorted(state.spec.id for state in there if is_overdue(state, now))
+    return {"count": len(there), "overdue": overdue}
 
 
 def partitions_view(
@@ -99,7 +112,7 @@ SHOWN_RUNS = 20
 def _text(view: Mapping[str, Any]) -> str:
     pending = "not counted" if view["pending"] is None else view["pending"]
     overdue = f", overdue since {view['oldest_overdue']}" if view["oldest_overdue"] else ""
-    parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", ""]
+    parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", _schedules(view), ""]
     parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
     columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked")
     parts += ["", _rows(view["queues"], columns)]
@@ -110,6 +123,15 @@ def _text(view: Mapping[str, Any]) -> str:
     if view["runs"]:
         parts += ["", _runs(view["runs"])]
     return "\n".join(parts)
+
+
+def _schedules(view: Mapping[str, Any]) -> str:
+    """With the zone data that this command, not the dispatchers, computes with."""
+    if view["schedules"] is None:
+        return f"schedules not counted; zone data {view['tzdata']}"
+    count, overdue = view["schedules"]["count"], view["schedules"]["overdue"]
+    late = f", {len(overdue)} overdue: {' '.join(overdue[:SHOWN_RUNS])}" if overdue else ""
+    return f"schedules {count}{late}; zone data {view['tzdata']}"
 
 
 def _processes(views: Iterable[Mapping[str, Any]]) -> str:

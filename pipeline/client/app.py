@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.client.commands import JobChange
     from pipeline.client.connection import Connection, Delivery
     from pipeline.client.request import JobOptions
+    from pipeline.client.schedules import Schedules
     from pipeline.core.jobref import JobRef
 
 EXIT_FLUSH_MS = 5_000
@@ -176,6 +177,14 @@ class Dueline(Handlers):
         # A generator of this object's own, so that it lives as long as its jobs are wanted.
         with _unchained:
             yield from schedule_all(self._connected(), jobs)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Recurring schedules: `app.schedules.create("nightly", "report.daily", cron="0 2 * * *")`, `update`, `pause`,
+        `resume`, `trigger`, `backfill`, `delete`, `get`, `list`."""
+        from pipeline.client.schedules import Schedules
+
+        return Schedules(self._connected, queue=self.settings.queue)
 
     # -- reading and changing jobs --------------------------------------------------------------------------
 

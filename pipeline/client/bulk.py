@@ -35,13 +35,6 @@ class Chunk:
         self.report = self.delivery.report  # one object for all of them, see `KafkaAppender`
         self.problem: Exception | None = None
 
-    def full(self, monotonic: int) -> bool:
-        return (
-            len(self.refs) >= CHUNK_JOBS
-            or self.bytes >= CHUNK_BYTES
-            or monotonic - self.opened >= CHUNK_AGE_MS
-        )
-
     def hold(self, ref: JobRef, size: int) -> None:
         self.refs.append(ref)
         self.bytes += size
@@ -101,7 +94,11 @@ def _chunks(connection: Connection, jobs: Iterable[Mapping[str, Any]]) -> Iterat
                 chunk.bytes += len(put.value or b"")
             if not number % PUMP_JOBS:
                 connection.pump(0)
-            if chunk.full(here):
+            if (
+                len(chunk.refs) >= CHUNK_JOBS
+                or chunk.bytes >= CHUNK_BYTES
+                or here - chunk.opened >= CHUNK_AGE_MS
+            ):
                 connection.pump(0)
                 yield chunk.seal()
                 chunk = Chunk(monotonic())

@@ -77,7 +77,9 @@ def append(connection: Connection, command: Command, home: int, report: Report) 
 
 
 def home_of(connection: Connection, command: Command) -> int:
-    """The home partition of the job that a command is about. InvalidInput('id') if that is no id."""
+    """The home partition of the job or schedule that a command is about. InvalidInput('id') if that is no id."""
+    if command.schedule_id is not None:
+        return connection.layout.home_of_name(command.schedule_id)
     if command.job_id is None:
         assert command.key is not None
         return connection.layout.home_of_name(command.key)
@@ -167,7 +169,12 @@ def created(command: Command, event: Event | None) -> JobRef:
 
 
 def _due_at(event: Event | None) -> datetime | None:
-    text = "" if event is None else event.detail.get("due_at", "")
+    return None if event is None else instant_in(event.detail, "due_at")
+
+
+def instant_in(detail: Mapping[str, str], name: str) -> datetime | None:
+    """An instant that an answer tells; None if it tells none."""
+    text = detail.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         return None
     try:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # so that the package root can set `connector` at little cost
     from pipeline.core.job import Run
     from pipeline.core.layout import Layout
     from pipeline.core.names import Names
+    from pipeline.core.schedule import Schedule
     from pipeline.core.sight import Sight
     from pipeline.ports import Appender, Clock, Feed, GroupProgress, Reader
 
@@ -43,6 +44,22 @@ class JobFinder(Protocol):
 
     def watch(self, job_id: str) -> JobWatch:
         """The job, to be looked at again and again. InvalidInput('id') if that is none."""
+        ...
+
+    def schedule(self, schedule_id: str) -> Schedule:
+        """The schedule as its owner keeps it. Raises NotFound, StoreUnreachable."""
+        ...
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules there are, by id."""
+        ...
+
+    def schedule_view(self, schedule_id: str, now: int) -> dict[str, Any]:
+        """The schedule at `now`, the store's clock in ms, as `dueline cron describe` shows it. Raises as `schedule`."""
+        ...
+
+    def schedule_views(self, now: int) -> list[dict[str, Any]]:
+        """All of them, as `dueline cron list` shows them."""
         ...
 
     def live_handlers(self, now: int) -> frozenset[str]:

@@ -63,6 +63,7 @@ class Recorder:
 
     def __init__(self, requests: Requests, topic: str, mint: Mint, admit: Callable[[str], None]) -> None:
         self._requests = requests
+        self._payload = requests.payload
         self._topic = topic
         self._mint = mint.mint
         self._admit = admit
@@ -81,8 +82,9 @@ class Recorder:
         except TypeError:  # unhashable: no legal value is
             same = self._learn(shape, job)
         get = job.get
-        due_at = due_of_request(get("at"), get("in_"), now)
-        payload = write_bytes(self._requests.payload(get("payload")))
+        at = get("at")
+        due_at = due_of_request(at, get("in_"), now)
+        payload = write_bytes(self._payload(get("payload")))
         if now != self._now:
             self._now, self._created = now, write_instant(now)
         id_, home = self._mint(due_at)
@@ -91,7 +93,9 @@ class Recorder:
         due = write_instant(due_at)
         serial, key, labels, headers = (NULL, sized, EMPTY, EMPTY) if shape.alone else _varying(job, sized)
         value = assemble(same, sized, sized, due, self._created, serial, due, key, labels, headers, payload)
-        ref = _tuple(JobRef, (id_, "created", _instant(due_at / 1000, UTC)))
+        if type(at) is not datetime or at.tzinfo is not UTC or at.microsecond % 1000:
+            at = _instant(due_at / 1000, UTC)
+        ref = _tuple(JobRef, (id_, "created", at))
         return ref, _tuple(Put, (self._topic, home, _KEY + name, value, None))
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:

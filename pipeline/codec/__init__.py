@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.codec import ack_wire
+from pipeline.codec import ack_wire, schedule_wire
 from pipeline.codec.acks import AckWriter
 from pipeline.codec.commands import decode_json, is_json
 from pipeline.codec.plain import peek_plain
@@ -36,6 +36,8 @@ from pipeline.core.job import (
     Takeover,
 )
 from pipeline.core.layout import Layout
+from pipeline.core.schedule import Backfill, OpenRun, Recent, Schedule
+from pipeline.core.spec import ScheduleSpec
 
 __all__ = [
     "ACK",
@@ -50,6 +52,7 @@ __all__ = [
     "LAYOUT",
     "OFFERED",
     "RUN",
+    "SCHEDULE",
     "TAKEOVER",
     "AckWriter",
     "Codec",
@@ -77,6 +80,7 @@ class Era:
 _VALUES: tuple[type, ...] = (
     Ack,
     AttemptRecord,
+    Backfill,
     Command,
     DeadLetter,
     Era,
@@ -90,8 +94,12 @@ _VALUES: tuple[type, ...] = (
     KeyState,
     Layout,
     Offered,
+    OpenRun,
     Owned,
+    Recent,
     Run,
+    Schedule,
+    ScheduleSpec,
     Takeover,
 )
 _TYPES = {f"dueline.{value.__name__}": value for value in _VALUES}
@@ -105,6 +113,7 @@ def _codec(value: type[T]) -> Codec[T]:
 RUN = RunCodec(_RELEASED, "dueline.Run", _TYPES)
 COMMAND = _codec(Command)
 KEY_STATE = _codec(KeyState)
+SCHEDULE = Straight(_RELEASED, "dueline.Schedule", _TYPES, schedule_wire)
 ACK = Straight(_RELEASED, "dueline.Ack", _TYPES, ack_wire)
 OFFERED = _codec(Offered)
 EVENT = _codec(Event)

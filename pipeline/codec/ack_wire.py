@@ -1,7 +1,7 @@
 """Made by tools/generate_codec.py from schemas/ack.avsc: do not edit, run it again.
 
-Of an Ack framed in single-object encoding: `write`, `read` (strict, to the last byte), and `share`, `begin`
-and `complete`, which write the acks of one worker.
+Of an Ack framed in single-object encoding: `write`, `read` (strict, to the last byte), and `share`, `begin`,
+`when` and `complete`, which write the acks of one worker.
 """
 # fmt: off
 # ruff: noqa: C901, E501, I001, PLR0915 -- straight lines on purpose
@@ -266,12 +266,25 @@ def begin(job_id: str, occurrence_id: str, shared: bytes) -> bytes:
     ))
 
 
-def complete(opening: bytes, state: AckState, at: int, work_offset: int, started_at: int | None = None, error: Failure | None = None, result: bytes | None = None, log_tail: str | None = None, retry_at: int | None = None) -> bytes:
-    """An Ack: what `begin` gave, and what is its own."""
+def when(state: AckState, at: int) -> bytes:
+    """The bytes that all acks of one state and instant have in common, for `complete`."""
     return b"".join((
-        opening,
         _written_state[state],
         write_long(at, 'at'),
+    ))
+
+
+def complete(opening: bytes, when: bytes, work_offset: int, started_at: int | None = None, error: Failure | None = None, result: bytes | None = None, log_tail: str | None = None, retry_at: int | None = None) -> bytes:
+    """An Ack: what `begin` and `when` gave, and what is its own."""
+    if error is None and result is None and log_tail is None and retry_at is None:
+        return b"".join((
+            opening, when,
+            write_long(work_offset, 'work_offset'),
+            NULL if started_at is None else SOME + write_long(started_at, 'started_at'),
+            b"\0\0\0\0",
+        ))
+    return b"".join((
+        opening, when,
         write_long(work_offset, 'work_offset'),
         NULL if started_at is None else SOME + write_long(started_at, 'started_at'),
         NULL if error is None else SOME + write_failure(error),
@@ -283,4 +296,4 @@ def complete(opening: bytes, state: AckState, at: int, work_offset: int, started
 
 def write(value: Ack) -> bytes:
     shared = share(value.run, value.attempt, value.token, value.worker, value.handler)
-    return complete(begin(value.job_id, value.occurrence_id, shared), value.state, value.at, value.work_offset, value.started_at, value.error, value.result, value.log_tail, value.retry_at)
+    return complete(begin(value.job_id, value.occurrence_id, shared), when(value.state, value.at), value.work_offset, value.started_at, value.error, value.result, value.log_tail, value.retry_at)

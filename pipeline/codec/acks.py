@@ -6,6 +6,8 @@ same for nearly all first attempts of a handler.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pipeline.codec import ack_wire
 from pipeline.core.job import Run
 
@@ -16,12 +18,14 @@ REMEMBERED = 1024
 class AckWriter:
     """Writes the acks of `worker`, the bytes that `codec.ACK.encode` writes. One thread at a time.
 
-    `complete(opening, state, at, work_offset, started_at, error, result, log_tail, retry_at)`; the last five may be
-    left out. Both methods raise InvalidInput naming the field of what cannot be written.
+    `complete(opening, when, work_offset, started_at, error, result, log_tail, retry_at)`; the last five may be absent.
+    All raise InvalidInput naming the field of what cannot be written.
     """
 
     __slots__ = ("_shared", "_worker")
 
+    when = staticmethod(lru_cache(maxsize=256)(ack_wire.when))
+    """`when(state, at)`, for `complete`: mostly that of the ack before."""
     complete = staticmethod(ack_wire.complete)
 
     def __init__(self, worker: str) -> None:

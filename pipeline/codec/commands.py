@@ -1,7 +1,8 @@
 """Commands as JSON, so that a service in any language needs nothing but a Kafka producer (DESIGN §3).
 
-One JSON object with the fields of `schemas/command.avsc`. Two differences: `payload` is any JSON value, and
-`due_at` may be RFC 3339 text. Numbers in a payload go through 64-bit floats, or integers of any size.
+One JSON object with the fields of `schemas/command.avsc`. Three differences: `payload` is any JSON value, `due_at` may
+be RFC 3339 text, and `spec` is the one form of a schedule in JSON (core.schedule). Numbers in a payload go through
+64-bit floats, or integers of any size.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pipeline.codec.registry import Codec
 from pipeline.codec.shape import INT_MAX, LONG_MAX, Schema
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.job import Command
+from pipeline.core.schedule import spec_from_json
+from pipeline.core.spec import ScheduleSpec
 from pipeline.core.times import parse_instant
 
 MAX_DEPTH = 64
@@ -69,6 +72,8 @@ def _field(name: str, type_: Schema, value: Any) -> Any:
             return _payload(value)
         case ["null", inner]:
             return None if value is None else _field(name, inner, value)
+        case {"type": "record"}:
+            return _spec(value)
         case "long" if name == "due_at" and isinstance(value, str):
             return _instant(value)
         case "string":
@@ -78,6 +83,17 @@ def _field(name: str, type_: Schema, value: Any) -> Any:
         case {"type": "map", "values": "string"} if isinstance(value, Mapping):
             return {_text(name, key): _text(name, item) for key, item in value.items()}
     raise Undecodable(f"{name}: must be an object of strings")
+
+
+def _spec(value: Any) -> ScheduleSpec:
+    if not isinstance(value, Mapping):
+        raise Undecodable("spec: must be an object")
+    if _deeper(value, MAX_DEPTH - 1):
+        raise Undecodable(f"spec: nested deeper than {MAX_DEPTH}")
+    try:
+        return spec_from_json(value)
+    except InvalidInput as error:
+        raise Undecodable(f"spec.{error}") from None
 
 
 def _text(name: str, value: Any) -> str:

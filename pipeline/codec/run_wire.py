@@ -16,10 +16,11 @@ from pipeline.codec.wire import (
 )
 from pipeline.core.job import AttemptRecord, Failure, Run
 
-FRAME = bytes.fromhex("c301de3dbac7672702d3")
-FINGERPRINT = "d3022767c7ba3dde"
+FRAME = bytes.fromhex("c301ce6df4272a03ef88")
+FINGERPRINT = "88ef032a27f46dce"
 OLDER: dict[bytes, tuple[str, ...]] = {
-    bytes.fromhex("c3015d9bdd4106dfd3ff"): ('history',),
+    bytes.fromhex("c3015d9bdd4106dfd3ff"): ('history', 'last_success_at'),
+    bytes.fromhex("c301de3dbac7672702d3"): ('last_success_at',),
 }
 """By the frames of older versions: the fields put behind theirs since, each one zero byte when empty."""
 
@@ -260,6 +261,7 @@ def read(data: bytes, pos: int) -> Run:
     labels: dict[str, str]
     headers: dict[str, str]
     history: tuple[AttemptRecord, ...]
+    last_success_at: int | None
     begin_job_id = pos
     n = data[pos]
     if n & 129:
@@ -433,6 +435,14 @@ def read(data: bytes, pos: int) -> Run:
     else:
         history = ()
         pos += 1
+    n = data[pos]
+    pos += 1
+    if n == 0:
+        last_success_at = None
+    elif n == 2:
+        last_success_at, pos = read_instant(data, pos)
+    else:
+        raise Malformed("no such branch of the union")
     if pos != len(data):
         raise Malformed("truncated" if pos > len(data) else "trailing bytes")
     value: Any = _RunDraft()
@@ -455,6 +465,7 @@ def read(data: bytes, pos: int) -> Run:
     value.headers = headers
     value.payload = payload
     value.history = history
+    value.last_success_at = last_success_at
     value.__class__ = Run
     built: Run = value
     return built
@@ -482,6 +493,7 @@ def write(value: Run) -> bytes:
         write_map(value.headers, 'headers'),
         write_bytes(value.payload),
         write_array(value.history, write_attemptrecord) if value.history else NULL,
+        NULL if value.last_success_at is None else SOME + write_long(value.last_success_at, 'last_success_at'),
     ))
 
 
@@ -493,7 +505,7 @@ def fixed(value: Run) -> Fixed:
     return (
         write_int(value.run, 'run') + write_string(value.queue, 'queue') + write_string(value.handler, 'handler'),
         (NULL if value.schedule_id is None else SOME + write_string(value.schedule_id, 'schedule_id')) + (NULL if value.key is None else SOME + write_string(value.key, 'key')) + write_int(value.failures, 'failures') + (NULL if value.attempt_limit is None else SOME + write_int(value.attempt_limit, 'attempt_limit')) + (NULL if value.timeout_ms is None else SOME + write_long(value.timeout_ms, 'timeout_ms')),
-        (write_array(value.history, write_attemptrecord) if value.history else NULL),
+        (write_array(value.history, write_attemptrecord) if value.history else NULL) + (NULL if value.last_success_at is None else SOME + write_long(value.last_success_at, 'last_success_at')),
     )
 
 

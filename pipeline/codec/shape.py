@@ -82,6 +82,8 @@ class Shape:
         elif _is_array(inner):
             self._apart[name] = nested.apart_all if nested is not None else list
             self._together[name] = nested.together_all if nested is not None else tuple
+        elif _is_map_of_arrays(inner):
+            self._together[name] = _tuples
         elif nested is not None:
             self._apart[name], self._together[name] = nested.apart_optional, nested.together_optional
 
@@ -127,3 +129,11 @@ class Shape:
 
 def _is_array(type_: Schema) -> bool:
     return isinstance(type_, dict) and type_["type"] == "array"
+
+
+def _is_map_of_arrays(type_: Schema) -> bool:
+    return isinstance(type_, dict) and type_["type"] == "map" and _is_array(type_["values"])
+
+
+def _tuples(lists: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(items) for name, items in lists.items()}

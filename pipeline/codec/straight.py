@@ -1,4 +1,4 @@
-"""The codecs of the records that every run costs, made of straight lines (`run_wire`, `ack_wire`).
+"""The codecs of the records that every run costs, made of straight lines (`run_wire`, `ack_wire`, `schedule_wire`).
 
 fastavro reads and writes all other types, resolves older versions of these, and is the oracle of their tests.
 """
@@ -6,6 +6,7 @@ fastavro reads and writes all other types, resolves older versions of these, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Protocol, TypeVar
 
 from pipeline.codec import run_wire
@@ -15,6 +16,9 @@ from pipeline.core.errors import Undecodable
 from pipeline.core.job import Run
 
 T = TypeVar("T")
+
+EMPTY = {field.name: field.default for field in fields(Run)}
+"""What the fields say that a run of an older version has not."""
 
 
 class Wire(Protocol[T]):
@@ -54,6 +58,9 @@ class Straight(Codec[T]):
         except (ValueError, IndexError) as error:
             raise self._refused(error) from None
 
+    def reread(self, data: bytes) -> T:
+        return self.decode(data)  # checking costs these less than not checking would cost the library
+
     def _decode_older(self, data: bytes) -> T:
         return self.decode(self._upgraded(data))
 
@@ -76,7 +83,7 @@ class RunCodec(Straight[Run]):
         if behind is None:
             return super()._decode_older(data)
         run = self.decode(self._frame + data[FRAME:] + bytes(len(behind)))
-        if any(getattr(run, name) for name in behind):
+        if any(getattr(run, name) != EMPTY[name] for name in behind):
             raise Undecodable(f"{self.name}: trailing bytes")
         return run
 

@@ -90,15 +90,45 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 def read_map(data: bytes, at: int) -> tuple[dict[str, str], int]:
     """A map of strings in one block, as writers write it. What it takes is bounded by its bytes, not its count."""
+    return _read_entries(data, at, read_string)
+
+
+def read_boolean(data: bytes, at: int) -> tuple[bool, int]:
+    if data[at] > 1:
+        raise Malformed("boolean that is neither 0 nor 1")
+    return data[at] == 1, at + 1
+
+
+def read_longs(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    return read_array(data, at, read_long)
+
+
+def read_numbers(data: bytes, at: int) -> tuple[dict[str, int], int]:
+    """A map of longs in one block."""
+    return _read_entries(data, at, read_long)
+
+
+def read_lists(data: bytes, at: int) -> tuple[dict[str, tuple[str, ...]], int]:
+    """A map of arrays of strings in one block."""
+    return _read_entries(data, at, _read_strings)
+
+
+def _read_strings(data: bytes, at: int) -> tuple[tuple[str, ...], int]:
+    return read_array(data, at, read_string)
+
+
+def _read_entries(
+    data: bytes, at: int, read: Callable[[bytes, int], tuple[T, int]]
+) -> tuple[dict[str, T], int]:
     count, at = read_length(data, at)
-    entries: dict[str, str] = {}
+    entries: dict[str, T] = {}
     if count == 0:
         return entries, at
     for _ in range(count):
         key, at = read_string(data, at)
         if key in entries:
             raise Malformed(f"map key {key!r:.40} twice")
-        entries[key], at = read_string(data, at)
+        entries[key], at = read(data, at)
     if data[at]:
         raise Malformed("map of several blocks")
     return entries, at + 1
@@ -219,3 +249,28 @@ def write_map(entries: Mapping[str, str], field: str = "map") -> bytes:
 
 def write_array(items: Sequence[T], write: Callable[[T], bytes]) -> bytes:
     return b"".join((_varint(len(items) << 1), *map(write, items), EMPTY)) if items else EMPTY
+
+
+def write_boolean(value: bool) -> bytes:
+    return _SHORT[value]
+
+
+def write_longs(values: Sequence[int], field: str) -> bytes:
+    return write_array(values, lambda value: write_long(value, field))
+
+
+def write_numbers(entries: Mapping[str, int], field: str) -> bytes:
+    if not entries:
+        return EMPTY
+    items = (write_string(key, field) + write_long(value, field) for key, value in entries.items())
+    return b"".join((_varint(len(entries) << 1), *items, EMPTY))
+
+
+def write_lists(entries: Mapping[str, Sequence[str]], field: str) -> bytes:
+    if not entries:
+        return EMPTY
+    items = (
+        write_string(key, field) + write_array(values, lambda value: write_string(value, field))
+        for key, values in entries.items()
+    )
+    return b"".join((_varint(len(entries) << 1), *items, EMPTY))

@@ -14,13 +14,14 @@ from pipeline.commands.again import release, requeue
 from pipeline.commands.answer import Answer
 from pipeline.commands.change import reschedule, update
 from pipeline.commands.create import create
+from pipeline.commands.schedules import change_schedule
 from pipeline.commands.stop import cancel, stop
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.ids import KeyedId, parse_id
 from pipeline.core.job import Command, Event
 from pipeline.emission import Emission
 from pipeline.filing import DETAIL_LIMIT
-from pipeline.fold import ANSWERED
+from pipeline.fold import ANSWERED, SCHEDULE_VERBS
 from pipeline.found import Found, find
 from pipeline.ports import Entry
 from pipeline.view import OUTCOME
@@ -39,7 +40,7 @@ def execute(entry: Entry, emission: Emission) -> None:
 
 def _event(entry: Entry, emission: Emission) -> Event:
     command = codec.COMMAND.reread(entry.value)
-    answer = _answer(command, entry.offset, emission)
+    answer = _answer(command, entry, emission)
     return Event(
         id=command.command_id,
         kind=ANSWER,
@@ -51,17 +52,22 @@ def _event(entry: Entry, emission: Emission) -> Event:
         outcome=answer.outcome,
         reason=answer.reason,
         detail={"verb": command.verb[:80]}
-        | ({} if answer.due_at is None else {"due_at": str(answer.due_at)}),
+        | ({} if answer.due_at is None else {"due_at": str(answer.due_at)})
+        | dict(answer.detail),
     )
 
 
-def _answer(command: Command, offset: int, emission: Emission) -> Answer:
+def _answer(command: Command, entry: Entry, emission: Emission) -> Answer:
     verb = _VERBS.get(command.verb)
     try:
         if command.delay_ms is not None:  # one that could be resolved is a due time by now
             raise InvalidInput("delay_ms", "excludes due_at" if command.due_at is not None else "is negative")
         if command.verb == "create":
-            return create(command, offset, emission)
+            return create(command, entry.offset, emission)
+        if command.verb.startswith(SCHEDULE_VERBS):
+            # What was asked for while its owner was away counts from when it was asked.
+            at = int(entry.detail) if entry.detail.isdecimal() else emission.now
+            return change_schedule(command, entry.offset, min(at, emission.now), emission)
         if verb is None:
             raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
         return verb(command, find(_job_id(command, emission), emission), emission)

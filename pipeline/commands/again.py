@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeline import codec
+from pipeline import codec, recurring
 from pipeline.commands.answer import Answer, answer_of, too_late
 from pipeline.commands.change import reschedule
 from pipeline.commands.create import wanted_run
@@ -44,10 +44,14 @@ def requeue(command: Command, found: Found, emission: Emission) -> Answer:
     key = command.key if holder is None else holder[0].record_key[2:].decode()
     wanted = replace(command, due_at=emission.now, key=key)
     run = replace(wanted_run(wanted, found.job_id, found.occurrence_id, emission), run=highest + 1)
+    if found.job_id.startswith("s:"):
+        run = recurring.requeued(run, emission)
     take_back(found.occurrence_id, emission)
     _mark(found, run.run, emission)
     place = file_run(emission.site, run, emission.now).place
     emit_run(found.occurrence_id, run.run, place, codec.RUN.encode(run), emission)
+    if run.schedule_id is not None:
+        recurring.reopen(found.occurrence_id, place, emission)
     return answer_of(found, "requeued", run=run.run, due_at=emission.now)
 
 

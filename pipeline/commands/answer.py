@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.found import Found
@@ -19,6 +20,8 @@ class Answer:
     run: int | None = None
     reason: str | None = None
     due_at: int | None = None
+    detail: Mapping[str, str] = field(default_factory=dict)
+    """Further facts, for a schedule's answer."""
 
 
 def too_late(found: Found) -> Answer:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeline import codec
+from pipeline import codec, recurring
 from pipeline.commands.answer import Answer, answer_of, too_late
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput
-from pipeline.core.job import Command, Event
+from pipeline.core.job import AckState, Command
 from pipeline.core.site import Site
-from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import Emission
-from pipeline.filing import DETAIL_LIMIT, kept
 from pipeline.found import STOPPED, STOPPING, Found
-from pipeline.ports import Entry, Put
-from pipeline.runs import holder_of, told_of
+from pipeline.ports import Entry
+from pipeline.runs import holder_of, tell_worker, told_of, write_stop
 from pipeline.view import OCCURRENCE, REQUEUED, WORK
 
 
 def cancel(command: Command, found: Found, emission: Emission) -> Answer:
     if found.pending is not None:
         emission.end(found.pending, "cancelled", _occurrence(found))
+        return answer_of(found, "cancelled")
+    if found.waiting:
+        recurring.drop_waiting(found.occurrence_id, emission)
         return answer_of(found, "cancelled")
     if found.retry is not None:
         _drop(command, found, found.retry, "", emission)
@@ -36,7 +37,7 @@ def cancel(command: Command, found: Found, emission: Emission) -> Answer:
 
 def stop(command: Command, found: Found, emission: Emission) -> Answer:
     """`cancel`, and beyond: of a job that fired, the workers are told, and the outcome stands on the acks."""
-    if found.pending is not None:
+    if found.pending is not None or found.waiting:
         return cancel(command, found, emission)
     if found.retry is not None:
         # An earlier run may still be under way, beside the one that a requeue added.
@@ -59,34 +60,15 @@ def _drop(command: Command, found: Found, retry: Entry, place: str, emission: Em
     """Drop the pending retry; a later one of the occurrence is dropped as well, and its key is free."""
     emission.end(retry, STOPPED)
     _write(command, found, STOPPED, place, emission)
+    recurring.end_here(found.occurrence_id, AckState.CANCELLED, emission)
     holder = holder_of(found.occurrence_id, emission)
     if holder is not None:
         emission.end(holder[0], STOPPED, told_of(*holder))
 
 
 def _write(command: Command, found: Found, outcome: str, place: str, emission: Emission) -> None:
-    """The stop itself, here and, if `place` says where the runs are, for their worker."""
-    event = Event(
-        id=found.occurrence_id,
-        kind="stopped",
-        at=emission.now,
-        job_id=found.job_id,
-        occurrence_id=found.occurrence_id,
-        run=emission.view.highest_run(found.occurrence_id),
-        command_id=command.command_id,
-        outcome=outcome,
-        reason=None if command.reason is None else command.reason[:DETAIL_LIMIT],
-        detail={WORK: place} if place else {},
-    )
-    key, value = keys.stopped_key(found.occurrence_id), codec.EVENT.encode(event)
-    emission.keep(kept(key, -1, value, emission.now + WORK_RETENTION_MS))
-    _tell_worker(place, key, value, emission)
-
-
-def _tell_worker(place: str, key: bytes, value: bytes | None, emission: Emission) -> None:
-    if place:
-        queue, _, partition = place.rpartition("/")
-        emission.puts.append(Put(emission.site.names.acks(queue), int(partition), key, value))
+    occurrence, job_id, asked = found.occurrence_id, found.job_id, command.command_id
+    write_stop(emission, occurrence, job_id, outcome, place, command_id=asked, reason=command.reason)
 
 
 def _place(command: Command, found: Found, emission: Emission) -> str:
@@ -98,6 +80,8 @@ def _place(command: Command, found: Found, emission: Emission) -> str:
         return _sound(f"{known.queue}/{known.work_partition}", emission.site)
     holder = holder_of(found.occurrence_id, emission)
     if holder is not None and (place := _sound(holder[0].detail, emission.site)):
+        return place
+    if place := _sound(recurring.place_of(found.occurrence_id, emission), emission.site):
         return place
     if command.seen_run is None or command.queue is None:
         return ""
@@ -126,6 +110,7 @@ def close(retry: Entry, emission: Emission) -> None:
         if event.outcome == STOPPING:
             value = codec.EVENT.encode(replace(event, outcome=STOPPED))
             emission.keep(entry._replace(offset=-1, value=value))
+    recurring.end_here(parsed.id, AckState.CANCELLED, emission)
     holder = holder_of(parsed.id, emission)
     if holder is not None and holder[1].run is None and holder[1].highest_run <= parsed.run:
         emission.end(holder[0], STOPPED, told_of(*holder))
@@ -137,5 +122,5 @@ def take_back(occurrence: str, emission: Emission) -> None:
     if entry is None:
         return
     place = codec.EVENT.decode(entry.value).detail.get(WORK, "")
-    _tell_worker(_sound(place, emission.site), entry.record_key, None, emission)
+    tell_worker(_sound(place, emission.site), entry.record_key, None, emission)
     emission.end(entry, REQUEUED.decode())

@@ -100,6 +100,12 @@ class Settings:
     queue: str = _setting(
         "default", values.name, "Queue of jobs that name none, and of workers that name none."
     )
+    app_name: str | None = _setting(
+        None, values.word, "Whose schedules `@app.cron` declares. Unset: the module of `--app`."
+    )
+    app_version: str | None = _setting(
+        None, values.word, "Deploy version of the app, compared with that of the schedules there are."
+    )
     concurrency: int = _setting(32, values.integer(1, 10_000), "Runs a worker executes at the same time.")
     payload_limit: int = _setting(
         PAYLOAD_LIMIT,

@@ -21,6 +21,13 @@ def text(value: object) -> str:
     return text
 
 
+def word(value: object) -> str:
+    given = text(value)
+    if len(given) > 200 or not given.isprintable() or " " in given:
+        raise ValueError(f"{given[:80]!r} is no word of at most 200 characters")
+    return given
+
+
 def name(value: object) -> str:
     given = text(value)
     if not NAME.fullmatch(given):

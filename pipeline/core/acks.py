@@ -8,7 +8,7 @@ the idea of Confluent's parallel-consumer.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from pipeline.core.offset_metadata import (
@@ -33,12 +33,13 @@ class AckTracker:
 
     Order of calls: `deliver` every record read, `begin` once its started record is durable, `finish` only
     after the transaction that carried its ack and what `committable` said has committed.
-    All calls take constant time, but `committable` that of the unfinished offsets.
+    All calls take constant time, but `committable` that of the offsets up to the last one started, and `room` that of
+    their different starts.
     """
 
     __slots__ = (
         "_acks_offset", "_ahead", "_ahead_end", "_begun", "_head", "_last", "_next", "_nodes", "_recovered",
-        "_runs", "_size",
+        "_runs", "_sizes", "_top",
     )  # fmt: skip
 
     def __init__(self, mark: int, metadata: OffsetMetadata) -> None:
@@ -50,11 +51,12 @@ class AckTracker:
         self._ahead_end = max([mark, *(last for _, last in metadata.finished), *self._recovered])
         self._head = self._last = _Unfinished(-1, None)
         self._nodes: dict[int, _Unfinished] = {}
+        self._top = -1
+        """No offset above was ever started, or has a finished one behind it: they just wait."""
         self._begun = 0
         self._runs = len(self._ahead)
-        self._size = _StartsSize()
-        for start in self._recovered.values():
-            self._size.add(start)
+        self._sizes = Counter(self._recovered.values())
+        """How many unfinished offsets have which latest start: nearly all the same few."""
 
     @classmethod
     def from_committed(cls, offset: int, metadata: str) -> AckTracker:
@@ -117,9 +119,12 @@ class AckTracker:
         A lower bound: each started offset is written as one start or, once finished, as at most one run.
         """
         digits = len(str(max(self._next, self._ahead_end) - self.mark))
+        holders = {(token, worker) for _, token, worker in self._sizes}
         run = 2 * digits + len("+,")
-        start = digits + len(".,") + len(str(len(self._size.holders)))
-        taken = _FRAME + (self._runs + self._size.count) * max(run, start) + self._size.bytes
+        start = digits + len(".,") + len(str(len(holders)))
+        taken = _FRAME + (self._runs + self._sizes.total()) * max(run, start)
+        taken += sum(len(f"{token}@{worker},") for token, worker in holders)
+        taken += sum(count * len(f".{starts}") for (starts, *_), count in self._sizes.items() if starts > 1)
         return max(0, (WINDOW_LIMIT - taken - _NEW_HOLDER) // (max(run, start) + _NEW_REPEAT))
 
     @property
@@ -134,24 +139,34 @@ class AckTracker:
     def begin(self, offset: int, start: Start) -> None:
         """The started record of a delivered offset is durable. ValueError if it is not unfinished."""
         node = self._unfinished(offset)
-        if (start.token, start.worker) not in self._size.holders:
+        if start not in self._sizes:
             check_start(start)
-        if node.start is not None:
-            self._size.drop(node.start)
         self._begun += not node.begun
-        node.start, node.begun = start, True
-        self._size.add(start)
+        node.begun = True
+        self._replace_start(node, start)
 
     def forget_start(self, offset: int, earlier: Start | None) -> None:
         """The latest start of an unfinished offset was given back; `earlier` = what counts of those before it, if
         anything. ValueError if the offset is not unfinished."""
         node = self._unfinished(offset)
-        if node.start is not None:
-            self._size.drop(node.start)
         self._begun -= node.begun
-        node.start, node.begun = earlier, False
-        if earlier is not None:
-            self._size.add(earlier)
+        node.begun = False
+        self._replace_start(node, earlier)
+
+    def _replace_start(self, node: _Unfinished, start: Start | None) -> None:
+        if node.start is not None:
+            self._drop(node.start)
+        node.start = start
+        if start is not None:
+            self._top = max(self._top, node.offset)
+            self._sizes[start] = self._sizes.get(start, 0) + 1
+
+    def _drop(self, start: Start) -> None:
+        left = self._sizes[start] - 1
+        if left:
+            self._sizes[start] = left
+        else:
+            del self._sizes[start]
 
     def finish(self, offset: int) -> None:
         """A delivered offset is finished, durably. ValueError if it is not unfinished."""
@@ -164,7 +179,7 @@ class AckTracker:
         else:
             following.previous = previous
         if node.start is not None:
-            self._size.drop(node.start)
+            self._drop(node.start)
         self._begun -= node.begun
         self._runs -= node.done > offset
         self._finished_after(previous, node.done)
@@ -175,7 +190,8 @@ class AckTracker:
         `acks_offset` = up to where our starts on the acks partition are complete; None = the last commit's.
         """
         ending = frozenset(finishing)
-        kept = [node for node in self._in_order() if node.offset not in ending]
+        until = max(self._top, max(ending, default=-1))
+        kept = [node for node in self._in_order(until) if node.offset not in ending]
         mark = kept[0].offset if kept else self._next
         metadata = OffsetMetadata(
             acks_offset=self._acks_offset if acks_offset is None else acks_offset,
@@ -193,6 +209,7 @@ class AckTracker:
             return False
         self._append(offset)
         self._last.start = self._recovered.pop(offset, None)
+        self._top = offset
         self._pass(offset + 1)
         return True
 
@@ -208,13 +225,14 @@ class AckTracker:
             self._runs -= 1
             self._finished_after(self._last, done)
         while self._recovered and (gone := next(iter(self._recovered))) < self._next:
-            self._size.drop(self._recovered.pop(gone))
+            self._drop(self._recovered.pop(gone))
 
     def _finished_after(self, node: _Unfinished, done: int) -> None:
         # Behind the head lies what is below the mark: nobody writes it.
         if node is not self._head:
             self._runs += node.done == node.offset
             node.done = done
+            self._top = max(self._top, node.offset)
 
     def _unfinished(self, offset: int) -> _Unfinished:
         node = self._nodes.get(offset)
@@ -222,11 +240,12 @@ class AckTracker:
             raise ValueError(f"offset {offset} is not unfinished in this assignment")
         return node
 
-    def _in_order(self) -> Iterator[_Unfinished]:
+    def _in_order(self, until: int = 1 << 63) -> Iterator[_Unfinished]:
+        """Those up to this offset, and one more."""
         node = self._head.next
         while node is not None:
             yield node
-            node = node.next
+            node = node.next if node.offset <= until else None
 
     def _runs_between(self, kept: list[_Unfinished], ending: frozenset[int]) -> Iterator[tuple[int, int]]:
         for node in kept:
@@ -254,37 +273,3 @@ class _Unfinished:
         self.begun = False
         if previous is not None:
             previous.next = self
-
-
-class _StartsSize:
-    """What the started offsets cost in bytes beside their positions, so that `room` need not write them."""
-
-    __slots__ = ("bytes", "count", "holders")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.bytes = 0
-        self.holders: dict[tuple[int, str], int] = {}
-
-    def add(self, start: Start) -> None:
-        holder = (start.token, start.worker)
-        uses = self.holders.get(holder, 0)
-        self.holders[holder] = uses + 1
-        self.count += 1
-        self.bytes += _repeat_bytes(start) + (0 if uses else _holder_bytes(holder))
-
-    def drop(self, start: Start) -> None:
-        holder = (start.token, start.worker)
-        uses = self.holders.pop(holder) - 1
-        if uses:
-            self.holders[holder] = uses
-        self.count -= 1
-        self.bytes -= _repeat_bytes(start) + (0 if uses else _holder_bytes(holder))
-
-
-def _repeat_bytes(start: Start) -> int:
-    return 0 if start.starts == 1 else len(f".{start.starts}")
-
-
-def _holder_bytes(holder: tuple[int, str]) -> int:
-    return len(f"{holder[0]}@{holder[1]},")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from pipeline.core.errors import Undecodable
-from pipeline.core.handler import DeadEnd, Decision, HandlerSpec, Retrying
+from pipeline.core.handler import DeadEnd, Decision, HandlerSpec, Registry, Retrying
 from pipeline.core.ids import check_id
 from pipeline.core.job import Failure, Millis, Run
 from pipeline.core.names import legal
@@ -39,6 +40,26 @@ class Limits:
             return nobody_knows(run)
         error, at = nobody_knows(run).error, Millis(now + MINUTE_MS)
         return Retrying(at=at, failures=run.failures, error=error, spends=False)
+
+
+class Quotas:
+    """Attempts under way by handler, of those that have a limit of their own; the names of one count together."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._load = Counter[str]()
+        self.limited = registry.limited
+        """Whether there is such a handler."""
+
+    def full(self, run: Run) -> bool:
+        """Whether the handler of a run has as many under way as it wants."""
+        spec = self._registry.get(run.handler)
+        return spec is not None and spec.concurrency is not None and self._load[spec.name] >= spec.concurrency
+
+    def count(self, run: Run, change: int) -> None:
+        spec = self._registry.get(run.handler) if self.limited else None
+        if spec is not None and spec.concurrency is not None:
+            self._load[spec.name] += change
 
 
 def nobody_knows(run: Run) -> DeadEnd:

@@ -90,6 +90,8 @@ class Cancelled:
 
 
 Decision = Succeeded | Retrying | DeadEnd | Cancelled
+_DONE = Succeeded(result=None)
+_NO_RESULT = (BaseException, CoroutineType)
 
 
 def decide(
@@ -102,8 +104,8 @@ def decide(
     random: Jitter,
 ) -> Decision:
     """What becomes of a run whose handler returned `value` or raised `error`, at the store's time `now`."""
-    if error is None and not isinstance(value, BaseException | CoroutineType):
-        return Succeeded(result=encode_result(value))
+    if error is None and not isinstance(value, _NO_RESULT):
+        return _DONE if value is None else Succeeded(result=encode_result(value))
     match value if error is None else error:
         case Snooze(for_ms=wait):
             return Retrying(at=_after(now, wait), failures=run.failures, error=None, spends=False)

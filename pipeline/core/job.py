@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from pipeline.core.spec import ScheduleSpec
+
 Millis = NewType("Millis", int)
 """Milliseconds: an instant since the epoch (UTC) or a duration, as the name says."""
 
@@ -105,6 +107,8 @@ class Run:
     labels: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     history: tuple[AttemptRecord, ...] = ()
+    last_success_at: int | None = None
+    """Of an occurrence of a schedule: when the last one that succeeded was meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,8 @@ class Event:
 class Command:
     """`c/<uuid>`: something asked of the owner of a home partition (schemas/command.avsc; JSON allowed).
 
-    `due_at` and `delay_ms` exclude each other; a delay counts from the command's LogAppendTime.
+    `due_at` and `delay_ms` exclude each other; a delay counts from the command's LogAppendTime. `spec` is what a
+    schedule verb makes or changes, `detail` what else it takes, by name.
     """
 
     command_id: str
@@ -264,6 +269,8 @@ class Command:
     requested_by: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    spec: ScheduleSpec | None = None
+    detail: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ ERA_KEY = b"era"
 
 ANONYMOUS = (b"j/", b"a/")
 """How the record keys of an anonymous job begin: as its creator put it, and after a change."""
-JOB, KEYED, COMMAND, RETRY, STOPPED = b"j/", b"k/", b"c/", b"r/", b"x/"
+JOB, KEYED, COMMAND, RETRY, STOPPED, SCHEDULE = b"j/", b"k/", b"c/", b"r/", b"x/", b"s/"
 """How the other record keys begin, where a look at the start is all that is needed."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")

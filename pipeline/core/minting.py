@@ -37,10 +37,10 @@ def _scrambled(word: int) -> int:
 class Mint:
     """Makes ids. `random_bits(n)` gives n random bits. One thread at a time."""
 
-    __slots__ = ("_count", "_fourth", "_layout", "_left", "_random", "_s", "_tail", "_text", "_windows")
+    __slots__ = ("_count", "_fourth", "_left", "_placing", "_random", "_s", "_tail", "_text", "_windows")
 
     def __init__(self, layout: Layout, random_bits: Callable[[int], int]) -> None:
-        self._layout = layout
+        self._placing = layout.shards, layout.ring, layout.bucket_width_ms, layout.skew
         self._random = random_bits
         self._windows: dict[int, tuple[str, int]] = {}
         self._left = self._count = 0
@@ -61,10 +61,10 @@ class Mint:
         h = (h * M ^ c) & WORD
         h = (h ^ self._tail ^ _TAIL[count]) * M & WORD
         h = (h ^ h >> 13) * M & WORD
-        layout = self._layout
-        shard = ((h ^ h >> 15) & POSITIVE) % layout.shards
-        place = (due_at // layout.bucket_width_ms + layout.skew[shard]) % layout.ring
-        return f"{text}{_ONES[first]}{_PAIRS[pair]}{self._text}{_PAIRS[count]}", shard * layout.ring + place
+        shards, ring, width, skew = self._placing
+        shard = ((h ^ h >> 15) & POSITIVE) % shards
+        place = (due_at // width + skew[shard]) % ring
+        return f"{text}{_ONES[first]}{_PAIRS[pair]}{self._text}{_PAIRS[count]}", shard * ring + place
 
     def _begin(self) -> None:
         """Draw what the next block shares: the last character of its third word, three words, one character."""

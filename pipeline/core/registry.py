@@ -152,6 +152,8 @@ class Registry:
         """By name, with the middleware that came along from the registries included."""
         self._known: dict[str, HandlerSpec] = {}
         """By name and alias, with all of the middleware."""
+        self.get: Callable[[str], HandlerSpec | None] = self._known.get
+        """The handler with this name or alias. Every run asks several times."""
         self.middleware: tuple[object, ...] = ()
         self.dead_hooks: tuple[DeadHook, ...] = ()
 
@@ -186,10 +188,6 @@ class Registry:
         self._put(spec)
         return self._known[name]
 
-    def get(self, name: str) -> HandlerSpec | None:
-        """The handler with this name or alias."""
-        return self._known.get(name)
-
     @property
     def limited(self) -> bool:
         """Whether some handler has a limit of its own for how many of its runs go on at a time."""
@@ -198,6 +196,10 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         """All names and aliases, sorted."""
         return tuple(sorted(self._known))
+
+    def names_of(self, function: Callable[..., Any]) -> list[str]:
+        """Under which names a function is a handler, in the order in which it became one; without aliases."""
+        return [name for name, spec in self._declared.items() if spec.function is function]
 
     def include(self, other: Registry) -> None:
         """Take over the handlers that another registry has now, in the middleware that it has now, and its hooks.

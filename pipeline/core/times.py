@@ -78,6 +78,11 @@ def format_instant(ms: int) -> str:
     return aware(ms).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
+def written_instant(value: datetime) -> str:
+    """An aware datetime in the one form the product writes."""
+    return format_instant((value - _EPOCH) // _MILLISECOND)
+
+
 def aware(ms: int) -> datetime:
     """Epoch ms as an aware datetime in UTC. OverflowError outside the years 1 to 9999."""
     return _EPOCH + ms * _MILLISECOND

@@ -8,6 +8,7 @@ from pipeline.follower.dead import Letter, WantedLetters
 from pipeline.follower.job import View
 from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_live
 from pipeline.follower.model import FRESH_MS, Follower
+from pipeline.follower.schedules import is_overdue
 from pipeline.follower.trail import headers_of
 from pipeline.follower.values import shown_instant
 from pipeline.follower.watch import Watch
@@ -24,5 +25,6 @@ __all__ = [
     "fold_backlog",
     "fold_live",
     "headers_of",
+    "is_overdue",
     "shown_instant",
 ]

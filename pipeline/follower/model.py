@@ -6,13 +6,23 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from pipeline.core.errors import InvalidInput, NotFound, Undecodable
+from pipeline.core.ids import parse_occurrence
 from pipeline.core.job import Ack, Run
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.schedule import Schedule
 from pipeline.follower.dead import Letter, WantedLetters, read_letters, read_runs
 from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
 from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
-from pipeline.follower.trail import Trail, fold_trail
+from pipeline.follower.schedules import (
+    fold_schedules,
+    fold_skips,
+    listed_view,
+    passing,
+    schedule_view,
+    states_of,
+)
+from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Trail, fold_trail
 from pipeline.follower.values import shown_instant
 from pipeline.follower.watch import Watch
 from pipeline.follower.why import Reason, Surroundings, reason_of
@@ -62,17 +72,26 @@ class Follower:
     def _story(self, job_id: str) -> Story:
         trail = self._trail(job_id)
         runs, acks = self._fired(trail)
+        if not runs:
+            self._look_for_skip(trail)
         if not trail.known and not runs:
             raise NotFound(f"{job_id}: {_nothing(trail)}")
         return Story(trail, runs, acks)
 
+    def _look_for_skip(self, trail: Trail) -> None:
+        """An occurrence that fired nowhere was skipped if an event says so."""
+        if trail.schedule is not None and not trail.live and trail.end is None:
+            home = self._home(trail.id)
+            since = max(parse_occurrence(trail.id).nominal_at - BEFORE_TOMBSTONE_MS, 0)
+            fold_skips(trail, self._reader.read(self._names.events, home, since_ms=since))
+
     def _trail(self, job_id: str) -> Trail:
         home = self._home(job_id)
-        trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
+        trail = fold_trail(self._reader.read(self._names.jobs, home), job_id, self._layout)
         if not trail.known:
             # Created a moment ago, it may still stand behind somebody's open transaction.
             self._reader.decided(self._names.jobs, home, DECIDED_MS)
-            trail = fold_trail(self._reader.read(self._names.jobs, home), job_id)
+            trail = fold_trail(self._reader.read(self._names.jobs, home), job_id, self._layout)
         return trail
 
     def _home(self, job_id: str) -> int:
@@ -99,6 +118,8 @@ class Follower:
         """What the job waits for, at `now` (the store's clock, ms). Raises as `job`."""
         trail = self._trail(job_id)
         runs, acks = self._fired(trail)
+        if not runs:
+            self._look_for_skip(trail)
         if not trail.known and not runs and not trail.commands:
             raise NotFound(f"{job_id}: {_nothing(trail)}")
         around = Surroundings(
@@ -133,7 +154,43 @@ class Follower:
 
     def backlog(self, partition: int) -> Backlog:
         """What one partition of `jobs` still owes; reads all of it."""
-        return fold_backlog(self._reader.read(self._names.jobs, partition))
+        return self.holdings(partition)[0]
+
+    def holdings(self, partition: int) -> tuple[Backlog, list[Schedule]]:
+        """The same, and the schedules of the partition, in one reading."""
+        latest: dict[bytes, bytes | None] = {}
+        backlog = fold_backlog(passing(self._reader.read(self._names.jobs, partition), latest))
+        return backlog, [*states_of(latest).values()]
+
+    # -- schedules ------------------------------------------------------------------------------------------
+
+    def schedule(self, schedule_id: str) -> Schedule:
+        """The schedule as its owner keeps it. Raises NotFound."""
+        home = self._layout.home_of_name(schedule_id)
+        found = self._schedules_at(home).get(schedule_id)
+        if found is None:
+            self._reader.decided(self._names.jobs, home, DECIDED_MS)
+            found = self._schedules_at(home).get(schedule_id)
+        if found is None:
+            raise NotFound(f"{schedule_id}: there is no schedule of this id")
+        return found
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules by id, but for those that an app has removed; reads all of `jobs`."""
+        homes = range(self._layout.partitions)
+        states = (state for home in homes for state in self._schedules_at(home).values())
+        return sorted(states, key=lambda state: state.spec.id)
+
+    def schedule_view(self, schedule_id: str, now: int) -> View:
+        """The schedule at `now` (the store's clock, ms) as `dueline cron describe` shows it. Raises as `schedule`."""
+        return schedule_view(self.schedule(schedule_id), now)
+
+    def schedule_views(self, now: int) -> list[View]:
+        """All of them as `dueline cron list` shows them."""
+        return [listed_view(state, now) for state in self.schedules()]
+
+    def _schedules_at(self, home: int) -> dict[str, Schedule]:
+        return fold_schedules(self._reader.read(self._names.jobs, home))
 
     # -- processes ------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
-from pipeline.core.ids import KeyedId, keyed_id, occurrence_of_keyed, parse_id
+from pipeline.core.ids import KeyedId, ScheduleOccurrence, keyed_id, occurrence_of_keyed, parse_id
 from pipeline.core.job import Event, KeyState, Run
+from pipeline.core.layout import Layout
+from pipeline.core.schedule import Schedule
 from pipeline.follower.values import (
     headers_of,
     place_of,
@@ -18,6 +20,7 @@ from pipeline.follower.values import (
     readable_event,
     readable_key_state,
     readable_run,
+    readable_schedule,
 )
 from pipeline.ports import Record
 
@@ -26,6 +29,8 @@ __all__ = ["Fold", "Place", "Trail", "fold_of", "fold_trail", "headers_of"]
 BEFORE_TOMBSTONE_MS = 60_000
 """How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
 RUN_DIGITS = 9
+SKIPPED = "skipped."
+"""How a schedule notes an occurrence that did not fire; the reason follows."""
 _GOES_ON = frozenset({"duplicate", "superseded", "moved", "changed", "brought_forward"})
 """Ends of a record that are no end of its job: what it repeats ended, or goes on, as told elsewhere."""
 
@@ -60,6 +65,12 @@ class Trail:
     """Whether a record under its keys cannot be decoded; its owner moves such a record to `dead`."""
     stop: Event | None = None
     """That it was stopped, while no requeue took that back."""
+    schedule: Schedule | None = None
+    """Of an occurrence of a schedule: the last state of that, of the same incarnation."""
+    skipped: str | None = None
+    """Why an occurrence of a schedule did not fire."""
+    behind: str | None = None
+    """The occurrence that one of a schedule waits for."""
     commands: set[bytes] = field(default_factory=set)
     """Create commands of this keyed job that no owner has executed yet."""
 
@@ -81,17 +92,22 @@ class Trail:
         return None if self.incarnation is None else occurrence_of_keyed(self.id, self.incarnation)
 
 
-def fold_trail(records: Iterable[Record], job_id: str) -> Trail:
+def fold_trail(records: Iterable[Record], job_id: str, layout: Layout) -> Trail:
     """What the records of its home partition say about one job. Undecodable if `job_id` is no id."""
-    fold = fold_of(job_id)
+    fold = fold_of(job_id, layout)
     fold.take_all(records)
     return fold.trail
 
 
-def fold_of(job_id: str) -> Fold:
+def fold_of(job_id: str, layout: Layout) -> Fold:
     """A fold to be fed with the records of the home partition of `job_id`. Undecodable if that is no id."""
-    parsed = parse_id(job_id)
-    return _KeyedFold(job_id, parsed) if isinstance(parsed, KeyedId) else Fold(job_id)
+    match parse_id(job_id):
+        case KeyedId() as keyed:
+            return _KeyedFold(job_id, keyed)
+        case ScheduleOccurrence() as occurrence:
+            return _ScheduledFold(job_id, occurrence, layout)
+        case _:
+            return Fold(job_id)
 
 
 class Fold:
@@ -285,3 +301,81 @@ def _is_of(key: bytes, base: str) -> bool:
         return keyed_id(key[2:].decode()) == base
     except UnicodeDecodeError:
         return False
+
+
+class _ScheduledFold(Fold):
+    """Of an occurrence of a schedule: before its first run it has no record, only what its schedule says of it."""
+
+    def __init__(self, id_: str, parsed: ScheduleOccurrence, layout: Layout) -> None:
+        super().__init__(id_)
+        self._of = parsed
+        self._layout = layout
+        self._schedule = keys.schedule_key(parsed.schedule_id)
+        self._certain = False
+        """Whether the place is that of the state which came with the firing, not of a later one."""
+
+    def take(self, key: bytes, record: Record) -> None:
+        if key != self._schedule:
+            super().take(key, record)
+            return
+        state = readable_schedule(record.value())
+        waited = self.trail.live.pop(key, None) is not None
+        self.trail.behind = None
+        if state is not None and state.incarnation == self._of.incarnation:
+            self._stands(state)
+        if waited and not self.trail.live and not self._certain:
+            self.trail.end = self.trail.end or "cancelled"  # by who deleted, edited or paused its schedule
+
+    def _stands(self, state: Schedule) -> None:
+        self.trail.schedule = state
+        nominal, grid = self._of.nominal_at, self._of.kind == "g"
+        if grid and nominal in state.buffer:
+            self._comes(state, nominal)
+            self.trail.behind = state.open[0].occurrence_id if state.open else None
+        elif grid and nominal == state.next_nominal:
+            self._comes(state, state.next_due or nominal)
+        else:
+            self._decided(state)
+
+    def _comes(self, state: Schedule, due_at: int) -> None:
+        spec, trail = state.spec, self.trail
+        trail.known = True
+        trail.live[self._schedule] = Run(
+            job_id=trail.id,
+            occurrence_id=trail.id,
+            schedule_id=spec.id,
+            handler=spec.handler,
+            queue=spec.queue,
+            payload=spec.payload,
+            idempotency_key=trail.id,
+            created_at=state.created_at,
+            due_at=due_at,
+            nominal_at=self._of.nominal_at,
+            run=1,
+            attempt_limit=spec.attempt_limit,
+            timeout_ms=spec.timeout_ms,
+            serial=spec.serial,
+            labels=spec.labels,
+            headers=spec.headers,
+        )
+
+    def _decided(self, state: Schedule) -> None:
+        """It fired or was skipped; of its last occurrences a state tells which."""
+        trail, of = self.trail, self._of
+        told = [
+            each.outcome for each in state.recent if (each.nominal_at, each.kind) == (of.nominal_at, of.kind)
+        ]
+        if told:
+            trail.known = True
+        if told and told[0].startswith(SKIPPED):
+            trail.end, trail.skipped = "skipped", told[0].removeprefix(SKIPPED)
+        elif not self._certain and state.spec.queue in self._layout.queues:
+            self._certain = bool(told)
+            trail.work = self._place(state)
+
+    def _place(self, state: Schedule) -> Place:
+        """Where its first run went by this definition, and since when that may stand there."""
+        spec = state.spec
+        partition = self._layout.work_partition(spec.queue, spec.serial or self.trail.id)
+        earliest = state.created_at if self._of.kind == "b" else self._of.nominal_at
+        return Place(spec.queue, partition, max(earliest - BEFORE_TOMBSTONE_MS, 0))

@@ -10,6 +10,7 @@ from pipeline import view as views
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.job import Ack, Command, Event, Failure, KeyState, Run
 from pipeline.core.names import check_name
+from pipeline.core.schedule import Schedule
 from pipeline.core.times import format_instant
 from pipeline.ports import Record
 
@@ -37,6 +38,14 @@ def readable_key_state(value: bytes | None) -> KeyState | None:
     """The state of a keyed job; None for a tombstone and for what nobody can read."""
     try:
         return codec.KEY_STATE.decode(value) if value is not None else None
+    except Undecodable:
+        return None
+
+
+def readable_schedule(value: bytes | None) -> Schedule | None:
+    """The state of a schedule; None for a tombstone and for what nobody can read."""
+    try:
+        return codec.SCHEDULE.decode(value) if value is not None else None
     except Undecodable:
         return None
 

@@ -43,7 +43,7 @@ class Watch:
         self._names = names
         try:
             self._home = _Partition(reader, names.jobs, layout.home(job_id))
-            self._fold = fold_of(job_id)
+            self._fold = fold_of(job_id, layout)
         except Undecodable as error:
             raise InvalidInput("id", str(error)) from error
         self._acks: _Partition | None = None
@@ -56,7 +56,7 @@ class Watch:
         trail = self._fold.trail
         if trail.work is not None:
             self._follow(trail.work, trail.occurrence_id)
-        if not (trail.known or trail.commands):
+        if not (trail.known or trail.commands or self._seen):
             return None
         story = Story(trail, {}, self._seen)
         last = story.last

@@ -19,12 +19,23 @@ from pipeline.ports import Reader, Record
 
 SERIAL_WINDOW_MS = 3_600_000
 """How long before a run those of its serial group are looked for."""
+_SKIPS = {
+    "misfire": "it was missed, and its policy does not make it up",
+    "catch_up": "it was missed for longer than its catch-up window",
+    "overlap": "an earlier occurrence still ran",
+    "buffer_full": "as many as may wait for an earlier occurrence did already",
+    "paused": "the schedule was paused",
+    "edited": "the schedule was changed before it was due",
+    "max_occurrences": "as many as were wanted had fired",
+    "end": "the schedule had come to its end",
+}
+"""Reasons of a skip in words."""
 _RUNNING = PartitionState.RUNNING.value
 
 
 class Reason(NamedTuple):
-    """`waits_for`: command | time | retry | owner | turn | handler | worker | serial | attempt, or None when it
-    waits for nothing any more (schemas/cli/job_why.json)."""
+    """`waits_for`: command | time | retry | owner | turn | overlap | handler | worker | serial | attempt, or None when
+    it waits for nothing any more (schemas/cli/job_why.json)."""
 
     status: JobStatus | None
     waits_for: str | None
@@ -94,6 +105,9 @@ def _to_come(story: Story, around: Surroundings) -> tuple[str, str]:
     home = around.layout.home(story.trail.id)
     missing = _without_owner(home, around)
     when = shown_instant(run.due_at)
+    if story.trail.behind is not None:
+        waits = f"it was meant for {when} and waits for {story.trail.behind} of its schedule to end"
+        return "overlap", waits + (f"; {missing}" if missing else "")
     if run.due_at > around.now:
         waits = f"it retries{after} at {when}" if retrying else f"it waits for its time, {when}"
         left = f", in {_spoken(run.due_at - around.now)}"
@@ -219,6 +233,8 @@ def _over(status: JobStatus, story: Story) -> str:
             return "it was cancelled before it fired; it waits for nothing"
         case JobStatus.STOPPED:
             return "it was stopped after it fired: no further run will start"
+        case JobStatus.SKIPPED:
+            return f"its schedule skipped it: {_SKIPS.get(story.trail.skipped or '', story.trail.skipped)}"
         case _ if last is None:
             return f"it is {status}; it waits for nothing"
     at = f"{status} in run {last.run}, attempt {last.attempt}, at {shown_instant(last.at)}"

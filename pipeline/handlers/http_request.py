@@ -10,9 +10,10 @@ import httpx
 
 from pipeline import __version__
 from pipeline.core.context import Context
+from pipeline.core.effect import headers_of, visible
 from pipeline.core.errors import InvalidInput
 from pipeline.core.handler import InvalidPayload
-from pipeline.core.times import parse_duration
+from pipeline.core.times import parse_duration, written_instant
 from pipeline.handlers.addresses import plain_host
 from pipeline.handlers.fields import Fields, checked_text
 from pipeline.handlers.secrets import REFERENCE, Mask, Secrets, mask
@@ -35,7 +36,6 @@ _HOP = frozenset(
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _VALUE = re.compile(r"[\x20-\x7e\t]*")
 _HEADERS_LIMIT = 64
-_VISIBLE = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) != "%")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -161,17 +161,17 @@ def _identity(ctx: Context) -> list[tuple[str, str]]:
     return [
         ("User-Agent", f"dueline/{__version__}"),
         ("Accept-Encoding", "identity"),
-        ("Idempotency-Key", visible(ctx.idempotency_key)),
-        ("X-Fence-Token", str(ctx.token)),
+        *headers_of(ctx).items(),
         ("X-Job-Id", visible(ctx.job_id)),
         ("X-Job-Run", str(ctx.run)),
-        ("X-Job-Attempt", str(ctx.attempt)),
+        ("X-Job-Nominal-At", written_instant(ctx.nominal_at)),
+        *_last_success(ctx),
     ]
 
 
-def visible(text: str) -> str:
-    """Percent-encoded where it is not visible ASCII, and `%` itself, so that two texts never look the same."""
-    return quote(text, safe=_VISIBLE, errors="surrogatepass")
+def _last_success(ctx: Context) -> list[tuple[str, str]]:
+    at = ctx.last_success_at
+    return [] if at is None else [("X-Job-Last-Success-At", written_instant(at))]
 
 
 # -- the rest ------------------------------------------------------------------------------------------------

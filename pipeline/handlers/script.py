@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.core.context import Context
 from pipeline.core.handler import Dead, InvalidPayload, Retry, Stopped
+from pipeline.core.times import written_instant
 from pipeline.handlers.fields import Fields, checked_text, end_within
 from pipeline.handlers.process import Ended, Limits, run_program
 
@@ -120,6 +121,8 @@ def _stdin(fields: Fields) -> bytes:
 
 def _identity(ctx: Context) -> dict[str, str]:
     """What lets the program do its effect once."""
+    at = ctx.last_success_at
+    last_success = {} if at is None else {"DUELINE_LAST_SUCCESS_AT": written_instant(at)}
     return {
         "DUELINE_JOB_ID": ctx.job_id,
         "DUELINE_OCCURRENCE_ID": ctx.occurrence_id,
@@ -127,6 +130,8 @@ def _identity(ctx: Context) -> dict[str, str]:
         "DUELINE_ATTEMPT": str(ctx.attempt),
         "DUELINE_TOKEN": str(ctx.token),
         "DUELINE_IDEMPOTENCY_KEY": ctx.idempotency_key.replace("\0", ""),
+        "DUELINE_NOMINAL_AT": written_instant(ctx.nominal_at),
+        **last_success,
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pipeline.metrics.base import BATCH_BUCKETS, LATENESS_BUCKETS, Fields, Metrics
+from pipeline.metrics.base import BATCH_BUCKETS, LATENESS_BUCKETS, Fields, Metrics, Words
 from pipeline.ports import Events
 
+SKIPS = ("misfire", "catch_up", "overlap", "buffer_full", "paused", "edited", "cancelled", "max_occurrences")
 TRANSACTION_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 """Seconds. One above a second counts as of unknown outcome; the broker ends it after ten."""
 COMMAND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -36,6 +37,12 @@ class DispatcherMetrics(Metrics):
     def _add_transactions(self) -> None:
         self._fired = self._counter("jobs_fired", "Runs emitted to work topics.")
         self._dead = self._counter("dead_letters", "Records put on the dead topic, by reason.", "reason")
+        self._skipped = self._counter(
+            "schedule_skipped", "Occurrences of schedules that were not fired, by reason.", "reason"
+        )
+        self._words["skip"] = Words()
+        for reason in SKIPS:
+            self._skipped.labels(self._word("skip", reason))
         self._transactions = self._counter("transactions", "Transactions by outcome.", "outcome")
         for outcome in ("committed", "aborted", "fenced", "unknown", "poison"):
             self._transactions.labels(self._word("outcome", outcome))
@@ -97,6 +104,9 @@ class DispatcherMetrics(Metrics):
         reasons: Mapping[str, int] = fields.get("reasons") or {}
         for reason, count in reasons.items():
             self._dead.labels(self._word("reason", reason)).inc(count)
+        skipped: Mapping[str, int] = fields.get("skipped") or {}
+        for reason, count in skipped.items():
+            self._skipped.labels(self._word("skip", reason)).inc(count)
         unsaid = fields.get("dead", 0) - sum(reasons.values())
         if unsaid > 0:
             self._dead.labels("unspecified").inc(unsaid)
@@ -141,6 +151,11 @@ DISPATCHER_GAUGES: Mapping[str, tuple[str, str, float]] = {
     "pending": ("index_jobs", "Live entries of the due index.", 1),
     "overdue": ("jobs_overdue", "Jobs due and not fired yet.", 1),
     "oldest_overdue_ms": ("oldest_overdue_seconds", "How long the oldest of them has been due.", 0.001),
+    "schedule_overdue_ms": (
+        "schedule_oldest_overdue_seconds",
+        "How long the oldest schedule that should have fired has been due; above the SLO something is wrong.",
+        0.001,
+    ),
     "generation": ("generation", "Generation of the consumer group; 0 = not a member.", 1),
 }
 """Field of the event `gauges` → metric, its meaning, and the factor to its unit."""

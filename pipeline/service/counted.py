@@ -5,10 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-from pipeline.core.handler import Cancel, Dead, InvalidPayload, Retry, Snooze, Stopped, TimedOut
+from pipeline.core.handler import Cancel, Dead, Fenced, InvalidPayload, Retry, Snooze, Stopped, TimedOut
 from pipeline.metrics import WorkerMetrics
 from pipeline.ports import Call, Done, Executor
+
+
+class Places(Executor, Protocol):
+    """An executor that knows which of its places are taken for nothing."""
+
+    @property
+    def abandoned(self) -> int:
+        """Calls that were given up and go on all the same."""
+        ...
 
 
 class CountedExecutor:
@@ -17,9 +27,7 @@ class CountedExecutor:
     Collected on the owner's thread, as `ports.Executor` says. `now` is the store's time in epoch ms.
     """
 
-    def __init__(
-        self, executor: Executor, metrics: WorkerMetrics, queue: str, now: Callable[[], int]
-    ) -> None:
+    def __init__(self, executor: Places, metrics: WorkerMetrics, queue: str, now: Callable[[], int]) -> None:
         self._executor = executor
         self._metrics = metrics
         self._queue = queue
@@ -50,7 +58,7 @@ class CountedExecutor:
             started=self._started,
             finished=finished,
             in_flight=len(self._calls),
-            abandoned=getattr(self._executor, "abandoned", 0),
+            abandoned=self._executor.abandoned,
         )
         self._started = 0
 
@@ -101,6 +109,8 @@ def handler_outcome(done: Done) -> str:
             return "retry"
         case Snooze():
             return "snooze"
+        case Fenced():
+            return "fenced"
         case Cancel():
             return "cancel"
         case InvalidPayload():

@@ -17,7 +17,7 @@ from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.process_pool import BUILT_IN
 from pipeline.client import Dueline
 from pipeline.config import Settings
-from pipeline.core.errors import DuelineError, InvalidInput
+from pipeline.core.errors import DuelineError, InvalidInput, RebuildClients, StoreUnreachable
 from pipeline.core.names import check_name
 from pipeline.core.registry import Registry
 from pipeline.desk import Desk
@@ -25,9 +25,11 @@ from pipeline.guard import WorkGuards
 from pipeline.handlers import with_builtin
 from pipeline.heartbeat import Pulse
 from pipeline.lane import Flight
+from pipeline.outbox import Outbox
 from pipeline.ports import Executor
 from pipeline.service.beats import repeated
 from pipeline.service.burst import Burst
+from pipeline.service.declared import declared_by, storing
 from pipeline.service.log import show_job_lines
 from pipeline.service.loop import Stop, rebuilding, step_until
 from pipeline.service.means import Layouts, means
@@ -58,6 +60,7 @@ def run_worker(
     show_job_lines()
     registry = with_builtin(app.registry, settings)
     registry.check()
+    declared = None if target is None else declared_by(app, target, settings)
     with plant(settings, "worker", None, stop) as first:
         for queue in queues:
             if check_name("queue", queue) not in first.layout.queues:
@@ -72,18 +75,24 @@ def run_worker(
                 share,
                 itertools.count(1),
                 {},
+                Outbox(first.appender),
                 first.pulse(),
             )
             for queue, share in shares(concurrency, queues).items()
         ]
         tenant = Tenant(first)
-        with repeated([crew.pulse for crew in crews], first.clock):
+        beating = repeated([crew.pulse for crew in crews], first.clock)
+        with beating, storing(settings, declared, first.events):
             rebuilding(
                 lambda: _work(tenant.plant, stop, registry, crews, burst),
                 stop,
                 first.events,
                 tenant.dismissed,
+                lambda: _owed(crews) > 0,
+                settings.drain_timeout_ms / 1000,
             )
+        if owed := _owed(crews):
+            first.events.on("not_given_back", process=first.identity.process, attempts=owed)
         ended = [crew.executor.close(EXECUTOR_MS) for crew in crews]
     return all(ended)
 
@@ -96,7 +105,13 @@ class Crew(NamedTuple):
     concurrency: int
     tickets: Iterator[int]
     airborne: dict[int, Flight]
+    outbox: Outbox
     pulse: Pulse
+
+
+def _owed(crews: Sequence[Crew]) -> int:
+    """Attempts that were started here and whose end the log does not have."""
+    return sum(len(crew.airborne) + len(crew.outbox) for crew in crews)
 
 
 def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], burst: Burst | None) -> None:
@@ -116,10 +131,16 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
         sizes = [crew.concurrency for crew in crews]
         step = plant.observer.around(lambda patience: _step_all(workers, sizes, patience))
         step_until(step, lambda: stop.requested or plant.observer.over(burst, workers))
+        began = stop.since if stop.requested else time.monotonic()
+        deadline, leaving = began + plant.settings.drain_timeout_ms / 1000, True
         try:
-            _drain(workers, plant, step)
+            _drain(workers, plant, step, deadline)
+        except (RebuildClients, StoreUnreachable):
+            leaving = time.monotonic() >= deadline  # else it goes on draining, with other clients
+            raise
         finally:
-            _leave(workers, crews, plant)
+            if leaving:
+                _leave(workers, crews, plant)
     plant.events.on("stopped", process=plant.identity.process)
 
 
@@ -135,6 +156,7 @@ def _worker(
         open_fleet=lambda: KafkaFeed(plant.settings.require_bootstrap(), names.fleet, plant.settings.kafka),
         fleet_partitions=plant.fleet_partitions,
         airborne=crew.airborne,
+        outbox=crew.outbox,
         guards=guards,
         appender=plant.appender,
         reader=reader,
@@ -183,9 +205,8 @@ def _step_all(workers: Sequence[Worker], sizes: Sequence[int], patience: int) ->
     return min(worker.step(patience * size // whole) for worker, size in zip(workers, sizes, strict=True))
 
 
-def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int]) -> None:
-    """Finish what was started within the drain time-out; the rest goes back unspent when the worker closes."""
-    deadline = time.monotonic() + plant.settings.drain_timeout_ms / 1000
+def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int], deadline: float) -> None:
+    """Finish what was started until then (monotonic seconds); the rest goes back unspent when the worker leaves."""
     for worker in workers:
         worker.drain()
     in_flight = sum(worker.in_flight for worker in workers)

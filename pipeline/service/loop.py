@@ -18,6 +18,9 @@ WATCHDOG_S = 30
 """A step never takes this long; a client call that hangs does (librdkafka#5456). Past it the process ends and
 the group moves its partitions. The watchdog needs no GIL."""
 REARM_S = 1.0
+NAP_S = 0.05
+LEAVING_MS = 500
+"""Longest pause between two tries of a process that is told to end."""
 REBUILD = RetryPolicy(base="200ms", cap="10s")
 
 
@@ -30,7 +33,14 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
-        self._since = 0.0
+        self.since = 0.0
+        """When it was, monotonic seconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long, but no longer than until it is requested: a signal alone does not end a sleep."""
+        until = time.monotonic() + seconds
+        while not self.requested and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, NAP_S))
 
     def listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,12 +48,12 @@ class Stop:
 
     def _on(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.requested and now - self._since > SAME_SIGNAL_S:
+        if self.requested and now - self.since > SAME_SIGNAL_S:
             if os.isatty(2):
                 os.write(2, b"left at once: runs in flight start again on another worker\n")
             os._exit(128 + number)
         if not self.requested:
-            self.requested, self._since = True, now
+            self.requested, self.since = True, now
 
 
 class Watchdog:
@@ -78,11 +88,16 @@ def rebuilding(
     stop: Stop,
     events: Events,
     dismissed: Callable[[DuelineError], None] = lambda error: None,
+    owes: Callable[[], bool] = lambda: False,
+    patience_s: float = 0.0,
 ) -> None:
     """Run until it returns; after a fatal client error, which `dismissed` is told, build everything anew in this
-    process (H17). So too while the store cannot be reached: it was when this process started."""
+    process (H17). So too while the store cannot be reached: it was when this process started.
+
+    Once `stop` is requested, only as long as this process `owes` anything, and for at most `patience_s` from then on:
+    what was started before the clients died is still to be finished, or given back."""
     failures, random = 0, Random()
-    while not stop.requested:
+    while not stop.requested or (owes() and time.monotonic() < stop.since + patience_s):
         started = time.monotonic()
         try:
             run_once()
@@ -91,6 +106,9 @@ def rebuilding(
             delay = backoff(REBUILD, failures, random)
             events.on("rebuild", reason=str(error), delay_ms=delay)
             dismissed(error)
-            time.sleep(delay / 1000)
+            if stop.requested:
+                time.sleep(min(delay, LEAVING_MS) / 1000)
+            else:
+                stop.sleep(delay / 1000)
         else:
             return

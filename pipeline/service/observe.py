@@ -20,7 +20,7 @@ from pipeline.core.states import PartitionState
 from pipeline.metrics import DispatcherMetrics, Metrics, WorkerMetrics
 from pipeline.ports import Clock, Events, Executor, GroupLog, Index, RebalanceListener
 from pipeline.service.burst import Burst, Idler
-from pipeline.service.counted import CountedExecutor
+from pipeline.service.counted import CountedExecutor, Places
 from pipeline.service.health import Health
 from pipeline.service.http import HttpServer, metrics_route, verdict_route
 from pipeline.service.loop import WATCHDOG_S, Stop
@@ -110,7 +110,7 @@ class Observer:
         self._clock = clock
         return self
 
-    def counted(self, queue: str, executor: Executor) -> Executor:
+    def counted(self, queue: str, executor: Places) -> Executor:
         """`executor`, with its calls counted."""
         metrics, clock = self.metrics, self._clock
         if not isinstance(metrics, WorkerMetrics) or clock is None:

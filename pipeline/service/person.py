@@ -40,8 +40,19 @@ def _drained(fields: Mapping[str, Any]) -> str:
     return f"drained: {_runs(fields['unfinished'])} did not finish within {waited:g} s and may start elsewhere, unspent"
 
 
+def _not_given_back(fields: Mapping[str, Any]) -> str:
+    start = "it starts" if fields["attempts"] == 1 else "they start"
+    return (
+        f"{_runs(fields['attempts'])} could not be given back: {start} again once this worker counts as gone"
+    )
+
+
 def _runs(count: int) -> str:
     return f"{count} run" if count == 1 else f"{count} runs"
 
 
-SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"draining": _draining, "drained": _drained}
+SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "draining": _draining,
+    "drained": _drained,
+    "not_given_back": _not_given_back,
+}

@@ -16,12 +16,23 @@ from pipeline.core.errors import NotFound
 from pipeline.core.job import Command, Event, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.core.schedule import Schedule
 from pipeline.core.times import aware, format_instant, instant_of
 from pipeline.ports import Put
 from pipeline.testing.clock import FakeClock
 from pipeline.testing.records import ScheduledJob, read_job, scheduled
 
 _CONFLICTS = {"replace": "replaced", "debounce": "debounced", "reject": "rejected"}
+_OF_SCHEDULES = {
+    "schedule.create": "created",
+    "schedule.pause": "paused",
+    "schedule.resume": "resumed",
+    "schedule.trigger": "fired",
+    "schedule.backfill": "started",
+    "schedule.cancel_backfill": "cancelled",
+    "schedule.delete": "deleted",
+}
+"""What is answered about schedules, of which nothing is kept here: a test looks at what was asked."""
 
 
 class _Queues(dict[str, int]):
@@ -81,7 +92,7 @@ class Book:
     def _execute(self, command: Command, partition: int) -> MemoryRecord:
         """The answer, after it was done."""
         asked = scheduled(command)
-        word = self._create(command, asked) if command.verb == "create" else self._change(command)
+        word = self._word(command, asked)
         job = self.jobs.get(asked.id)
         due = {} if job is None else {"due_at": str(instant_of("due_at", job.due_at))}
         answer = Event(
@@ -90,6 +101,12 @@ class Book:
         )  # fmt: skip
         put = Put(self._names.events, partition, command.command_id.encode(), codec.EVENT.encode(answer))
         return MemoryRecord(put, 0, answer.at, None)
+
+    def _word(self, command: Command, asked: ScheduledJob) -> str:
+        if command.schedule_id is not None:
+            self.changes.append((command.verb, command.schedule_id))
+            return _OF_SCHEDULES.get(command.verb, "updated")
+        return self._create(command, asked) if command.verb == "create" else self._change(command)
 
     def _create(self, command: Command, asked: ScheduledJob) -> str:
         held = self.jobs.get(asked.id)
@@ -168,6 +185,18 @@ class _Finder:
 
     def live_handlers(self, now: int) -> frozenset[str]:
         return frozenset()
+
+    def schedule(self, schedule_id: str) -> NoReturn:
+        self._nothing(schedule_id)
+
+    def schedules(self) -> list[Schedule]:
+        return []
+
+    def schedule_view(self, schedule_id: str, now: int) -> NoReturn:
+        self._nothing(schedule_id)
+
+    def schedule_views(self, now: int) -> list[dict[str, Any]]:
+        return []
 
     def _nothing(self, job_id: str) -> NoReturn:
         raise NotFound(f"nothing that ran, and no pending job, is known as {job_id}")

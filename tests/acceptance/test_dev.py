@@ -17,6 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pipeline import Dueline
 from pipeline.config import running_dev_store
 
 DUELINE = [sys.executable, "-m", "pipeline"]
@@ -65,10 +66,10 @@ class Dev:
 
 
 @contextmanager
-def dev(shell: dict[str, str], *arguments: str) -> Iterator[Dev]:
+def dev(shell: dict[str, str], *arguments: str, at: Path | None = None) -> Iterator[Dev]:
     command = [*DUELINE, "dev", *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=shell, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, env=shell, cwd=at, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             yield Dev(process)
         finally:
@@ -95,7 +96,6 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--reload"], "--reload: not yet"),
         (["--store", "a:1", "--fresh"], "--fresh: is for the embedded Kafka, not for a:1"),
         (["--store", "a:1", "--port", "1"], "--port: is for the embedded Kafka, not for a:1"),
         (["--store", "no good"], "--store: 'no good' is not host:port"),
@@ -145,6 +145,11 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
         assert "stop it before --fresh" in refused.stderr
         for option, told in (
             (("--app", "x:app"), "start `dueline worker --app x:app`"),
+            (
+                ("--reload",),
+                "--reload is not run here, a `dueline dev` runs already: start `dueline worker --reload`",
+            ),
+            (("--app", "x:app", "--reload"), "start `dueline worker --app x:app --reload`"),
             (("--port", "1"), f"runs already at {address}"),
         ):
             unused = run(shell, "dev", *option)
@@ -166,6 +171,45 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
     ]
     assert left(shell) == []
     assert not (state / "dev.json").exists()
+
+
+SHOP = """
+from pipeline import Dueline
+
+app = Dueline()
+
+@app.job("version")
+def version(ctx):
+    return {number}
+"""
+
+
+@pytest.mark.timeout(150)
+def test_with_reload_the_worker_follows_its_code(
+    shell: dict[str, str], tmp_path: Path, broker: str, prefix: str
+) -> None:
+    code = tmp_path / "shop.py"
+    code.write_text(SHOP.format(number=1))
+    here = {name: value for name, value in shell.items() if "KAFKA" not in name} | {"DUELINE_PREFIX": prefix}
+
+    def answer() -> Any:
+        with Dueline(bootstrap_servers=broker, prefix=prefix, state_dir=str(tmp_path / "own")) as client:
+            return client.result(client.schedule("version", in_="1ms").id, wait="40s")
+
+    with dev(here, "--store", broker, "--app", "shop:app", "--reload", at=tmp_path) as running:
+        running.until("^dueline: ready")
+        assert answer() == 1
+        code.write_text(SHOP.format(number=22))
+        running.until(r"^worker \| dueline: shop.py changed: starting again")
+        running.until(
+            r"^worker \| running", count=sum("worker | running" in line for line in running.seen) + 1
+        )
+        assert answer() == 22
+        worker = running.pid("worker")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.rest() == 0
+    assert f"dueline: worker restarted (pid {worker})" not in running.seen, "a change of code is no death"
+    assert left(here) == []
 
 
 def echoed(shell: dict[str, str], address: str | None) -> Any:

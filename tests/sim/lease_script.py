@@ -34,7 +34,7 @@ WEIGHTS = {
     "fire": 13, "fire_serial": 5, "fire_few": 3, "fire_unknown": 1, "garbage": 1, "stop": 2, "lift": 0.6,
     "kill": 1.5, "freeze": 2, "block": 1, "hang": 0.6, "thaw": 4, "cut": 1.2, "heal": 3, "expire": 2, "deafen": 0.7,
     "grow": 4, "shrink": 2, "rebuild": 1, "fault": 2, "lose_append": 0.7, "strike": 2.5, "compact": 0.7,
-    "rest": 0.15,
+    "come_back": 2, "rest": 0.15,
 }  # fmt: skip
 STORM = WEIGHTS | {
     "fire": 8, "fire_few": 1, "fire_serial": 3, "cut": 4, "freeze": 5, "expire": 5, "thaw": 7, "heal": 6, "work": 24,
@@ -249,6 +249,10 @@ class Play:
             else:
                 self.world.freeze_at = place
 
+    def come_back(self) -> None:
+        """A holder that was given up goes on at the worst of times: while its attempt is being replaced."""
+        self.world.revenant = True
+
     def compact(self) -> None:
         for number in range(self.world.partitions):
             self.world.cluster.partition(ACKS, number).clean(
@@ -263,7 +267,7 @@ class Play:
         self.check()
 
     def finish(self) -> None:
-        """All is settled; then all starts once more, and finds nothing to do."""
+        """All is settled; then all starts once more, and finds nothing to do. So too after the loss of the group."""
         self.random.seed(0)
         self.rest()
         self.world.go_on(MARGIN_MS + 5_000, 1_000)
@@ -276,6 +280,10 @@ class Play:
         self.world.start(0)
         self.world.go_on(10_000, 1_000)
         self.rest()
+        self.world.lose_group()
+        self.world.start(0)
+        self.world.go_on(10_000, 1_000)
+        self.rest()
 
 
 def left_in(worker: Worker, hands: Hands) -> dict[str, object]:
@@ -284,8 +292,8 @@ def left_in(worker: Worker, hands: Hands) -> dict[str, object]:
     kept: dict[str, object] = {
         "airborne": worker._airborne,
         "letters": worker._intake._letters, "cleared": worker._cleared, "dropped": worker._dropped,
-        "load": +worker._load, "-load": -worker._load, "ledger": len(worker._ledger),
-        "offering": leases._offering, "parted": leases._parted, "restarts": leases._restarts,
+        "load": +worker._quotas._load, "-load": -worker._quotas._load, "ledger": len(worker._ledger),
+        "sending": leases._outbox._sending, "parted": leases._outbox._parted, "restarts": leases._restarts,
         "silence": liveness._silence, "left": liveness._left, "calls": not hands.idle,
     }  # fmt: skip
     for number, lane in worker._lanes.items():

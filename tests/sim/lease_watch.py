@@ -96,6 +96,7 @@ class Watch:
         self._stops: dict[str, tuple[int, int | None]] = {}
         """By occurrence: when the stop came, and up to which run it stops."""
         self._committed: dict[int, CommittedOffset] = {}
+        self._garbage: list[tuple[int, int]] = []
         self._topics = {
             WORK: self._work, ACKS: self._ack, OUT: self._out, NAMES.jobs: self._job, NAMES.fleet: self._beat,
             NAMES.dead: self._dead,
@@ -108,6 +109,13 @@ class Watch:
     def expect(self, holds: object, problem: str) -> None:
         if not holds:
             self.wrong.append(problem)
+
+    def group_lost(self) -> None:
+        """Generations begin anew. What nobody can read has no ack, and is buried once more."""
+        self._takeovers.clear()
+        self._committed.clear()
+        for partition, offset in self._garbage:
+            self.open[partition][offset] = None
 
     def check(self, committed: dict[int, CommittedOffset]) -> None:
         """Nothing was broken; `committed` = offsets of the group: none passes what is not finished."""
@@ -135,6 +143,7 @@ class Watch:
             run = codec.RUN.decode(record.value() or b"")
         except Undecodable:
             unfinished[offset] = None
+            self._garbage.append((partition, offset))
             return
         id_ = (run.occurrence_id, run.run)
         self.expect(id_ not in self.fired, f"fired twice: {id_}")
@@ -235,10 +244,13 @@ class Watch:
             self.expect(won is None or ack.token == won.token, f"{ack}, but the offer of {won} had won")
 
     def _won(self, fired: Fired) -> Attempt | None:
-        """The attempt whose offer stands before the start that would have replaced it."""
+        """The attempt whose offer stands before the start that would have replaced it. Nobody waits for what was begun
+        when the partition was another's already: its owner may not even have heard of it."""
         for attempt in fired.attempts:
             later = [a.offset for a in fired.attempts if a.token > attempt.token]
-            if attempt.offered is not None and attempt.offered < min(later, default=attempt.offered + 1):
+            if attempt.zombie or attempt.offered is None:
+                continue
+            if attempt.offered < min(later, default=attempt.offered + 1):
                 return attempt
         return None
 

@@ -55,7 +55,7 @@ class LateAppender(MemoryAppender):
     """Now and then records wait for a while before they leave, in order. `faults`: the next record for acks is not
     taken ("refused"), or taken and reported as not taken ("unsure")."""
 
-    def __init__(self, wire: Any, random: Callable[[], Random], strike: Callable[[], None]) -> None:
+    def __init__(self, wire: Any, random: Callable[[], Random], strike: Callable[[Put], None]) -> None:
         super().__init__(wire)
         self._random, self._strike = random, strike
         self._stalled = False
@@ -63,7 +63,7 @@ class LateAppender(MemoryAppender):
 
     def append(self, put: Put, done: Callable[[Exception | None, int, int], None] | None = None) -> None:
         if put.topic == ACKS:  # else a heartbeat, from a thread of its own
-            self._strike()
+            self._strike(put)
         self._queue.append((put, done))
         self._stalled = self._stalled or self._random().random() < 0.2
         self._send()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -32,6 +32,7 @@ from pipeline.core.retry import RetryPolicy
 from pipeline.core.verbs import Cancel, Dead, Retry, Snooze
 from pipeline.desk import Desk
 from pipeline.heartbeat import Pulse
+from pipeline.outbox import Outbox
 from pipeline.ports import Put
 from pipeline.worker import Limits, Worker
 
@@ -54,12 +55,13 @@ class Process:
     def __init__(self, world: LeaseWorld, slot: int, name: str) -> None:
         self.slot, self.name, self._now = slot, name, world.clock.now
         self.wire = Wire(world.cluster)
-        self.appender = LateAppender(self.wire, lambda: world.random, lambda: world.hook(QUEUED, self.id))
+        self.appender = LateAppender(self.wire, lambda: world.random, lambda put: world.queued(self, put))
         self.hands = Hands(
             world.random.choice([1, 2, 4]), lambda: world.random,
             lambda plan: world.watch.began(self, plan.ctx), lambda plan: world.watch.ended(plan.ctx),
         )  # fmt: skip
         self.airborne: dict[int, Any] = {}
+        self.outbox = Outbox(self.appender)
         self.tickets: Iterator[int] = itertools.count(1)
         self.identity = Identity(
             process=name, host="sim", pid=slot, version="0", started_at=world.clock.now()
@@ -96,7 +98,7 @@ class LeaseWorld:
 
     def __init__(self, slots: int, partitions: int, deaths: int = 1_000) -> None:
         self.random, self.ids = Random(0), Random(1)
-        self.partitions, self.deaths = partitions, deaths
+        self.partitions, self.deaths, self.era = partitions, deaths, 1
         self.clock = MemoryClock()
         self.cluster = MemoryCluster(self.clock.now)
         for topic, count in (
@@ -112,6 +114,10 @@ class LeaseWorld:
         self.slots: list[Process | None] = [None] * slots
         self.kill_at: tuple[str, str] | None = None
         self.freeze_at: tuple[str, str] | None = None
+        self.revenant = False
+        """Whether a holder that was given up comes back just before its attempt is replaced."""
+        self._midway: list[Process] = []
+        """Stopped in the middle of a step."""
         self._retries: list[Run] = []
         self._expiring: list[tuple[int, LeaseLog]] = []
         """Members of processes that are gone, and when the coordinator notices."""
@@ -185,8 +191,8 @@ class LeaseWorld:
             ),
             desk=Desk(names=NAMES, layout=LAYOUT, queue=QUEUE, worker=process.name),
             clock=LateClock(self.clock, self.random.choice([0, 0, 40])), random=self.ids, identity=process.identity,
-            pulse=process.pulse, fleet_partitions=2, events=self.told, era=1, tickets=process.tickets,
-            airborne=process.airborne,
+            pulse=process.pulse, fleet_partitions=2, events=self.told, era=self.era, tickets=process.tickets,
+            airborne=process.airborne, outbox=process.outbox,
             limits=Limits(
                 concurrency=self.random.choice([1, 2, 4]), heartbeat_timeout_ms=HEARTBEAT_MS,
                 max_worker_deaths=self.deaths, unknown_handler_ms=UNKNOWN_MS,
@@ -260,6 +266,14 @@ class LeaseWorld:
         if self.random.random() < 0.5:
             self.cluster.time_out(process.id)
 
+    def lose_group(self) -> None:
+        """All processes end, the group is deleted, and a new era begun."""
+        for process in self.up:
+            self.kill(process)
+        self.cluster._groups.clear()
+        self.era += 1
+        self.watch.group_lost()
+
     def hook(self, stage: str, id_: str) -> None:
         """Called inside commits and before every append: where a kill or a freeze hurts most."""
         if self.kill_at == (stage, id_):
@@ -269,11 +283,42 @@ class LeaseWorld:
             self.freeze_at = None
             process = next((p for p in self.up if p.id == id_), None)
             if process is not None:
-                self._while_frozen(process)
+                with self._stopped(process):
+                    self._while_frozen(process)
+
+    def queued(self, process: Process, put: Put) -> None:
+        """Called before every record for acks that a worker hands to its appender."""
+        self.hook(QUEUED, process.id)
+        if self.revenant and put.key.startswith(b"s/"):
+            key = keys.parse_acks_key(put.key)
+            fired = self.watch.fired.get((key.occurrence_id, key.run))
+            for attempt in fired.begun if fired is not None else ():
+                gone = attempt.process
+                outside = gone not in self._midway and gone in self.up  # of any step, so it can make one
+                if gone is not process and outside and (gone.frozen or gone.blocked):
+                    self.revenant = False
+                    with self._stopped(process):
+                        self._come_back(gone)
+                    return
+
+    @contextmanager
+    def _stopped(self, process: Process) -> Iterator[None]:
+        """SIGSTOP in the middle of a step."""
+        process.frozen = True
+        self._midway.append(process)
+        yield
+        self._midway.remove(process)
+        process.frozen = False
+
+    def _come_back(self, gone: Process) -> None:
+        """It goes on where it was frozen or hung."""
+        self.mend(gone)
+        for _ in range(10):
+            self.advance(HEARTBEAT_MS // 20)
+            self.step(gone)
 
     def _while_frozen(self, process: Process) -> None:
-        """SIGSTOP in the middle of a step: the others go on, its session may end, then it goes on."""
-        process.frozen = True
+        """The others go on, its session may end."""
         since = self.clock.now()
         if process.log is not None and self.random.random() < 0.7:
             process.log.expire()
@@ -283,7 +328,6 @@ class LeaseWorld:
                 self.step(other)
         if self.clock.now() - since > TRANSACTION_TIMEOUT_MS:
             self.cluster.time_out(process.id)
-        process.frozen = False
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -322,6 +366,7 @@ class LeaseWorld:
     def settle(self) -> None:
         """No more faults: everybody works until nothing is left to do."""
         self.kill_at = self.freeze_at = None
+        self.revenant = False
         for slot, process in enumerate(self.slots):
             if process is None:
                 self.cluster.time_out(f"sim.w{slot}")
@@ -332,7 +377,7 @@ class LeaseWorld:
                     process.log.faults.clear()
         since = self.clock.now()
         while not self.quiet():
-            if not any(process.leaving is None for process in self.up):
+            if None in self.slots and all(process.leaving is not None for process in self.up):
                 self.start(self.slots.index(None))
             late = self.clock.now() - since
             self.go_on(SLICE_MS if late < SOON_MS else COARSE_MS, SLICE_MS if late < SOON_MS else COARSE_MS)

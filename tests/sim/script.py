@@ -44,17 +44,21 @@ def script(seed: int, events: int = EVENTS) -> Script:
 class Play:
     """One installation, its clients and its watch, and the events of a script done to them."""
 
+    weights = WEIGHTS
+    watching: type[Watch] = Watch
+    asking: type[Clients] = Clients
+
     def __init__(self, dispatchers: int = 2, workers: int = 0, world: type[World] = World) -> None:
         self.world = world(dispatchers, workers)
-        self.watch = Watch(self.world.clock.now)
+        self.watch = self.watching(self.world.clock.now)
         self.world.cluster.saw = self.watch.saw
-        self.clients = Clients(self.world, self.watch)
+        self.clients = self.asking(self.world, self.watch)
         self.starts: list[tuple[str, int, int]] = []
         self.world.handle = self._handle
         self.world.heal()
         here: list[Any] = [self, self.clients, self.world]
         self.events: dict[str, Callable[[], None]] = {
-            name: next(getattr(part, name) for part in here if hasattr(part, name)) for name in WEIGHTS
+            name: next(getattr(part, name) for part in here if hasattr(part, name)) for name in self.weights
         }
 
     def _handle(self, ctx: Any, **payload: Any) -> None:

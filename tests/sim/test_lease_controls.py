@@ -12,7 +12,8 @@ from sim.lease_script import failure, script
 from pipeline import ledger, liveness
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import OutcomeUnknown, RetryStep
-from pipeline.lane import Lane
+from pipeline.lane import Flight, Lane
+from pipeline.leases import Leases
 from pipeline.ledger import Ledger
 
 SEEDS = 300
@@ -85,16 +86,35 @@ def covered_out_of_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "sorted", lambda offsets: sorted(offsets, reverse=True), raising=False)
 
 
+def starts_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever replaces a stale holder's attempt begins as soon as its own start is durable."""
+
+    def read_back(self: Leases, taken: Any) -> list[Flight]:
+        flights, self._restarts = [flight for flight, _, _ in self._restarts if not flight.orphan], []
+        for flight in flights:
+            flight.lane.replaced(flight, self._me)
+        return flights
+
+    patch.setattr(Leases, "_read_back", read_back)
+
+
+def acks_of_a_lost_group_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """Finished is what the group says, and nothing else."""
+    patch.setattr(Lane, "was_acked", lambda self, offset, run: False)
+
+
 BESIDE = "begins beside"
 CONTROLS: list[tuple[Mutation, str, int]] = [
-    (silence_counts_while_cut_off, BESIDE, 270),
-    (offers_not_pinned, f"no rest|had won|{BESIDE}", 29),
-    (own_runs_not_adopted, f"had won|{BESIDE}", 3),
-    (released_not_honoured, "no rest|left in", 2),
-    (holds_not_carried_on, BESIDE, 16),
-    (leases_not_waited_for, BESIDE, 0),
-    (unknown_outcome_ignored, "ended twice", 17),
-    (covered_out_of_order, "passes|calls|lost|no rest", 2),
+    (silence_counts_while_cut_off, BESIDE, 44),
+    (offers_not_pinned, f"no rest|had won|{BESIDE}", 101),
+    (own_runs_not_adopted, f"had won|{BESIDE}", 8),
+    (released_not_honoured, "no rest|left in", 1),
+    (holds_not_carried_on, BESIDE, 45),
+    (leases_not_waited_for, BESIDE, 1),
+    (unknown_outcome_ignored, "ended twice", 8),
+    (covered_out_of_order, "passes|calls|lost|no rest", 20),
+    (starts_not_read_back, "had won|superseded", 56),
+    (acks_of_a_lost_group_not_asked, "begins after", 0),
 ]
 """And what it must be caught by, in which seed at first as this is written: the search begins there."""
 

@@ -25,6 +25,7 @@ from pipeline.core.names import Names
 from pipeline.desk import Desk
 from pipeline.guard import WorkGuards
 from pipeline.heartbeat import Pulse
+from pipeline.outbox import Outbox
 from pipeline.ports import Done, Put
 from pipeline.worker import Limits, Worker
 
@@ -97,7 +98,7 @@ class Shop:
             )
             return self.logs[name]
 
-        appender = MemoryAppender(self.cluster)
+        appender = MemoryAppender(self.cluster) if after is None else after._appender
         if after is None:
             self.executors[name] = Hands()
         return Worker(
@@ -105,6 +106,7 @@ class Shop:
             open_fleet=lambda: MemoryFeed(self.cluster, NAMES.fleet),
             fleet_partitions=1,
             airborne={} if after is None else after._airborne,
+            outbox=Outbox(appender) if after is None else after._leases._outbox,
             guards=self.guards,
             appender=appender,
             reader=MemoryReader(self.cluster),

@@ -120,6 +120,23 @@ def test_transactions_of_a_backlog_are_short_while_jobs_on_time_wait_behind_them
     assert len(choice.next(backlog.running, NOW, 1.0)[0][1]) == FIRST_LIMIT // 2 + 1
 
 
+def test_jobs_on_time_are_seen_wherever_they_stand(backlog: Backlog) -> None:
+    """A minute of due times has partitions of its own: what is due now stands elsewhere than a backlog of earlier."""
+    choice = Choice()
+    backlog.add(0, NOW - 60_000, 3 * FIRST_LIMIT)
+    backlog.add(1, NOW)
+    choice.next(backlog.running, NOW, 1.0)
+    choice.took(FIRST_LIMIT, 2 * SHARED_MS, NOW)
+    assert sum(len(entries) for _, entries in choice.next(backlog.running, NOW, 1.0)) == FIRST_LIMIT // 2
+
+
+def test_a_batch_grows_to_what_fits_and_no_further(backlog: Backlog) -> None:
+    choice = Choice()
+    backlog.add(0, NOW, 3 * BATCH_LIMIT)
+    choice.took(FIRST_LIMIT, module.ALONE_MS * 4 // 5, NOW)
+    assert len(choice.next(backlog.running, NOW, 1.0)[0][1]) == FIRST_LIMIT * 5 // 4
+
+
 def test_the_catch_up_rate_holds_back_overdue_jobs_only(backlog: Backlog) -> None:
     choice = Choice(Rates(catchup=100))
     backlog.add(0, NOW - 60_000, 1_000)

@@ -75,8 +75,7 @@ def test_the_writer_of_a_worker_gives_the_bytes_of_the_codec(ack: Ack) -> None:
     opening = writer.opening(run_of(ack), ack.attempt, ack.token)
     written = writer.complete(
         opening,
-        ack.state,
-        ack.at,
+        writer.when(ack.state, ack.at),
         ack.work_offset,
         ack.started_at,
         ack.error,
@@ -85,7 +84,7 @@ def test_the_writer_of_a_worker_gives_the_bytes_of_the_codec(ack: Ack) -> None:
         ack.retry_at,
     )
     assert written == codec.ACK.encode(ack)
-    started = writer.complete(opening, AckState.STARTED, ack.at, ack.work_offset)
+    started = writer.complete(opening, writer.when(AckState.STARTED, ack.at), ack.work_offset)
     assert codec.ACK.decode(started) == replace(
         ack, state=AckState.STARTED, started_at=None, error=None, result=None, log_tail=None, retry_at=None
     )
@@ -98,7 +97,8 @@ def test_what_the_writer_remembers_is_told_apart(change: dict[str, Any]) -> None
     writer = codec.AckWriter(ACK.worker)
     for ack in (ACK, replace(ACK, **change), ACK):
         opening = writer.opening(run_of(ack), ack.attempt, ack.token)
-        written = writer.complete(opening, ack.state, ack.at, ack.work_offset, ack.started_at)
+        when = writer.when(ack.state, ack.at)
+        written = writer.complete(opening, when, ack.work_offset, ack.started_at)
         assert codec.ACK.decode(written) == ack
 
 
@@ -107,7 +107,8 @@ def test_the_writer_forgets_when_it_is_too_much(monkeypatch: pytest.MonkeyPatch)
     writer = codec.AckWriter("w")
     for token in (1, 2, 3, 4, 3, 1):
         opening = writer.opening(run_of(ACK), 1, token)
-        assert codec.ACK.decode(writer.complete(opening, ACK.state, 0, 0)).token == token
+        written = writer.complete(opening, writer.when(ACK.state, 0), 0)
+        assert codec.ACK.decode(written).token == token
         assert len(writer._shared) <= 2
 
 

@@ -222,25 +222,38 @@ def test_hostile_bytes_are_refused_exactly_where_fastavro_and_a_second_writing_r
 
 
 OLD = bytes.fromhex("c3015d9bdd4106dfd3ff")
-"""How the runs begin that were written before there was a history."""
+UNSCHEDULED = bytes.fromhex("c301de3dbac7672702d3")
+OLDER = {OLD: 2, UNSCHEDULED: 1}
+"""How the runs begin that were written before there was a history, and before there were schedules; and how many
+fields came since."""
 
 
 @settings(CALM, max_examples=100)
 @given(run=RUNS | ALIKE | PLAIN)
 def test_a_run_of_before_there_was_a_history_is_read_as_straight_as_the_library_reads_it(run: Run) -> None:
-    run = replace(run, history=())
+    run = replace(run, history=(), last_success_at=None)
     new = codec.RUN.encode(run)
-    assert new[-1:] == b"\0", "none takes one byte, the last"
-    old = OLD + new[FRAME:-1]
+    assert new[-2:] == b"\0\0", "none takes one byte each, the last"
+    for frame, more in OLDER.items():
+        old = frame + new[FRAME:-more]
+        assert codec.RUN.decode(old) == BY_FASTAVRO.decode(old) == run
+        assert codec.peek_run(old) == codec.peek_run(new)
+    assert {frame: len(behind) for frame, behind in run_wire.OLDER.items()} == OLDER
+
+
+@settings(CALM, max_examples=50)
+@given(run=RUNS)
+def test_a_run_of_before_schedules_is_read_as_straight_as_the_library_reads_it(run: Run) -> None:
+    run = replace(run, last_success_at=None)
+    old = UNSCHEDULED + codec.RUN.encode(run)[FRAME:-1]
     assert codec.RUN.decode(old) == BY_FASTAVRO.decode(old) == run
-    assert codec.peek_run(old) == codec.peek_run(new)
-    assert OLD in run_wire.OLDER
 
 
 @settings(CALM, max_examples=200)
 @given(data=damaged())
 def test_hostile_bytes_of_the_older_version_are_refused_where_the_library_refuses_them(data: bytes) -> None:
-    for hostile in (OLD + data[FRAME:], OLD + data[FRAME:-1]):
+    bodies = (data[FRAME:], data[FRAME:-1], data[FRAME:-2], data[FRAME:-1] + b"\2")
+    for hostile in (frame + body for frame in OLDER for body in bodies):
         try:
             expected: Run | None = BY_FASTAVRO.decode(hostile)
         except Undecodable:

@@ -99,7 +99,7 @@ def test_what_was_offered_or_given_back_is_not_remembered_for_ever(shop: Shop) -
     shop.executors["a"].hold = False
     together(shop, old, ms=1_000)
     assert len(shop.terminal()) == 3
-    assert old._leases._parted == {}
+    assert old._leases._outbox._parted == {}
     assert (lane_of(old).released, lane_of(old).offers) == (set(), {})
 
 

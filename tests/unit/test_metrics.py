@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.clock import Reading
-from pipeline.core.handler import Cancel, Dead, InvalidPayload, Retry, Snooze, Stopped, TimedOut
+from pipeline.core.handler import Cancel, Dead, Fenced, InvalidPayload, Retry, Snooze, Stopped, TimedOut
 from pipeline.core.states import PartitionState
 from pipeline.metrics import WORDS_LIMIT, DispatcherMetrics, Metrics, WorkerMetrics, base
 from pipeline.ports import Call, Done
@@ -363,6 +363,7 @@ def test_handlers_stay_bounded_however_many_there_are(worker: WorkerMetrics) -> 
         (Done(0, Retry(after="1m"), None), "retry"),
         (Done(0, None, Snooze(for_="1m")), "snooze"),
         (Done(0, Cancel("x"), None), "cancel"),
+        (Done(0, None, Fenced("a newer attempt was there")), "fenced"),
         (Done(0, None, Dead("x")), "dead"),
         (Done(0, None, InvalidPayload("x")), "invalid_payload"),
         (Done(0, None, TimedOut()), "timed_out"),

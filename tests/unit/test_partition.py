@@ -205,11 +205,10 @@ def test_h8_reading_back_the_own_tombstone_changes_nothing(owner: Owner, job_id:
     assert owner.index.entries(owner.number, None, 10) == before == []
 
 
-def test_h11_what_a_later_version_writes_is_kept(owner: Owner) -> None:
+def test_h11_a_schedule_that_nobody_can_read_is_buried(owner: Owner) -> None:
     key = keys.schedule_key("nightly")
     owner.read(key, b"anything")
-    assert owner.entry(key).action == Action.HOLD
-    assert owner.index.due(owner.number, NOW * 2, 10) == []
+    assert owner.entry(key).action == Action.DEAD
 
 
 # -- retries ------------------------------------------------------------------------------------------------

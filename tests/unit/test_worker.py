@@ -173,6 +173,7 @@ def test_a_drained_worker_gives_back_unspent_what_did_not_finish(shop: Shop) -> 
     shop.executors["a"].hold = True
     steps(first)
     first.drain()
+    steps(first, 1)
     assert not first.busy  # what had not begun was given back at once
     first.leave(0)
     first.close()

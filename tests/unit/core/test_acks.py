@@ -313,7 +313,7 @@ class Model(RuleBasedStateMachine):
         metadata = decode(mark, text)
         # What `room` counts is what the text holds, or the window would drift.
         assert self.tracker._runs == len(metadata.finished)
-        assert self.tracker._size.count == len(metadata.started)
+        assert self.tracker._sizes.total() == len(metadata.started)
         told = {offset for offset in self.log for first, last in metadata.finished if first <= offset <= last}
         assert told == {offset for offset in self.log if offset in self.finished and offset >= mark}
         started = {offset: start for offset, start in metadata.started if offset in set(self.log)}

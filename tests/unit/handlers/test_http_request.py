@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import context
+from asked import T0, context
 
+from pipeline.core.effect import visible
 from pipeline.core.handler import InvalidPayload
-from pipeline.handlers.http_request import Request, read_request, visible
+from pipeline.handlers.http_request import Request, read_request
 from pipeline.handlers.secrets import SecretMissing, Secrets, bound
 
 URL = "https://api.example/v1"
@@ -27,6 +28,14 @@ def test_the_defaults() -> None:
     assert (request.method, request.content, request.timeout_ms) == ("POST", b"", 60_000)
     assert (200 in request.done, 300 in request.done, request.dead) == (True, False, {409, 410, 422})
     assert request.place == "POST https://api.example"
+
+
+def test_it_says_which_instant_it_is_for_and_when_its_schedule_last_succeeded() -> None:
+    sent = dict(read({"url": URL}).headers)
+    assert sent["X-Job-Nominal-At"] == "2027-01-15T08:00:00.000Z"
+    assert "X-Job-Last-Success-At" not in sent
+    with_one = read_request({"url": URL}, context(last_success_at=T0), NONE, 60_000)
+    assert dict(with_one.headers)["X-Job-Last-Success-At"] == "2027-01-15T08:00:00.000Z"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import Keeping, context
+from asked import T0, Keeping, context
 
 from pipeline.core.handler import Dead, InvalidPayload, Retry, Stopped, encode_result
 from pipeline.handlers import process
@@ -77,12 +77,19 @@ def test_a_program_gets_its_input_the_ids_and_nothing_else(
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8",
         "DATABASE_URL": "postgres://x", "REGION": "eu", "DUELINE_JOB_ID": "j0", "DUELINE_OCCURRENCE_ID": "j0",
         "DUELINE_RUN": "2", "DUELINE_ATTEMPT": "3", "DUELINE_TOKEN": str(2**62 + 1),
-        "DUELINE_IDEMPOTENCY_KEY": "invoice-55",
+        "DUELINE_IDEMPOTENCY_KEY": "invoice-55", "DUELINE_NOMINAL_AT": "2027-01-15T08:00:00.000Z",
     }  # fmt: skip
     assert seen["env"]["HOME"] == seen["cwd"]
     assert (seen["mode"], seen["group"], seen["privs"]) == ("0o700", True, True)
     assert (seen["core"], seen["cpu"], seen["files"], seen["memory"]) == (0, 60, 64, 1 << 32)
     assert not os.path.exists(seen["cwd"])
+
+
+def test_a_program_is_told_when_its_schedule_last_succeeded(write: Write) -> None:
+    program = write("import os; print(os.environ['DUELINE_LAST_SUCCESS_AT'])")
+    handler = ScriptHandler(allow=(str(program),), variables=(), limits=LIMITS)
+    answer = handler.run(context(last_success_at=T0), {"command": str(program)})
+    assert answer["output"] == "2027-01-15T08:00:00.000Z\n"
 
 
 def test_a_program_that_reads_nothing_is_not_held_up_by_a_large_input(write: Write) -> None:

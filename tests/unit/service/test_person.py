@@ -26,6 +26,11 @@ from pipeline.service.person import Spoken, spoken
             {"unfinished": 2, "drain_timeout_ms": 2_500},
             "drained: 2 runs did not finish within 2.5 s and may start elsewhere, unspent",
         ),
+        (
+            "not_given_back",
+            {"attempts": 1},
+            "1 run could not be given back: it starts again once this worker counts as gone",
+        ),
     ],
 )
 def test_a_person_is_told_how_it_ends(

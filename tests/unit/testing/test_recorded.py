@@ -94,6 +94,16 @@ def test_changes_are_made_and_noted(dueline_app: Dueline, dueline: Recording) ->
     assert dueline.changes == [("reschedule", one), ("update", one), ("cancel", two), ("cancel", two)]
 
 
+def test_what_is_asked_of_schedules_is_noted(dueline_app: Dueline, dueline: Recording) -> None:
+    schedules = dueline_app.schedules
+    assert schedules.create("nightly", "report", cron="0 2 * * *").outcome == "created"
+    assert schedules.pause("nightly").outcome == "paused"
+    assert schedules.update("nightly", tz="UTC").outcome == "not_found"
+    assert schedules.list() == []
+    assert dueline.changes == [("schedule.create", "nightly"), ("schedule.pause", "nightly")]
+    assert dueline.scheduled == []
+
+
 def test_nothing_has_run(dueline_app: Dueline, dueline: Recording) -> None:
     ref = dueline_app.schedule("h", in_="1h")
     with pytest.raises(NotFound):

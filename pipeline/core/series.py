@@ -1,0 +1,158 @@
+"""The series of a schedule: which of its instants fire, wait or are skipped (DESIGN §8). Pure: state and time in,
+state and what to do out.
+
+Everything at or before `last_nominal` is decided, so a state says all that a restart needs to go on: it never fires an
+instant twice and never forgets one. What is due at once may be more than one step should emit; the rest is decided the
+same way by the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline.core.schedule import Backfill, OpenRun, Schedule, ScheduleSpec, policy, timing_spec
+from pipeline.core.step import (
+    CANCELLED,
+    EDITED,
+    OPEN_LIMIT,
+    OVERLAP,
+    PAUSED,
+    REMOVED,
+    SLICE,
+    Occurrence,
+    Skip,
+    Step,
+    Work,
+    grid_open,
+    open_of,
+    timing,
+    tracks,
+)
+
+__all__ = ["REMOVED", "SLICE", "Occurrence", "Skip", "Step"]
+
+
+def wake_at(state: Schedule) -> int | None:
+    """When `advance` has something to do next, epoch ms; None: not before something else happens."""
+    if not (state.open or state.buffer or state.backfills or state.kept_until is not None):
+        return state.next_due
+    times = [each for each in (state.next_due, state.kept_until) if each is not None]
+    lease = min((each.emitted_at for each in state.open), default=0) + state.spec.overlap_timeout_ms
+    if state.buffer and state.paused is None:
+        free = policy("overlap", state.spec.overlap)[0] == "allow" or not grid_open(state.open)
+        times.append(state.buffer[0] if free else lease)
+    elif state.open and state.spec.after_ms is not None and state.next_due is None:
+        times.append(lease)
+    for backfill in state.backfills:
+        waits = backfill.overlap == "buffer_all" and open_of(state.open, backfill.id)
+        times.append(lease if waits else backfill.next_at)
+    return min(times, default=None)
+
+
+# -- what happens to a schedule -----------------------------------------------------------------------------
+
+
+def created(spec: ScheduleSpec, *, incarnation: int, at: int) -> Schedule:
+    """A new schedule; its first instant is after `at`. `spec` is checked already."""
+    state = Schedule(
+        incarnation=incarnation, revision=1, spec=spec, created_at=at, changed_at=at, last_nominal=at
+    )
+    return _planned(state, at)
+
+
+def advance(state: Schedule, now: int, room: int = SLICE) -> Step:
+    """Decide what is due at `now`, emitting no more than `room` occurrences."""
+    work = Work(state, now, room)
+    work.advance()
+    return work.step()
+
+
+def done(state: Schedule, occurrence_id: str, kind: str, nominal_at: int, outcome: str, now: int) -> Step:
+    """An occurrence has ended as succeeded, dead or cancelled; what waited for that goes on."""
+    work = Work(state, now, SLICE)
+    work.closed(occurrence_id, kind, nominal_at, outcome)
+    work.advance()
+    return work.step()
+
+
+def paused(state: Schedule, note: str, at: int) -> Step:
+    """Nothing of the grid fires until it is resumed; what was due by then still does, what waits does not."""
+    work = Work(state, at, SLICE)
+    work.advance()
+    work.pause(note)
+    return work.step(changed=True)
+
+
+def resumed(state: Schedule, at: int) -> Step:
+    """Go on with the first instant after `at`; those of the pause are skipped."""
+    work = Work(state, at, 0)
+    work.move_on(PAUSED)
+    work.note, work.note_at, work.failures = None, None, 0
+    work.plan_anew()
+    return work.step(changed=True)
+
+
+def edited(state: Schedule, spec: ScheduleSpec, at: int) -> Step:
+    """Another definition from `at` on: what was due before is decided by the one before, nothing before is fired by
+    the new one. `spec` is checked already."""
+    work = Work(state, at, SLICE)
+    work.advance()
+    if timing_spec(spec) != timing_spec(state.spec):
+        work.move_on(PAUSED if state.paused is not None else EDITED)
+    work.respecify(spec)
+    return work.step(changed=True)
+
+
+def triggered(state: Schedule, id: str, at: int, overlap: str) -> Step:
+    """One occurrence now, beside the grid; with `overlap` skip none while one is open; with any other it fires,
+    since somebody asked for it."""
+    work = Work(state, at, 0)
+    if policy("overlap", overlap)[0] == "skip" and grid_open(work.open):
+        work.skip(OVERLAP, 1, at, at, "t")
+    else:
+        work.fire(at, at, "t", id)
+    return work.step()
+
+
+def unbuffered(state: Schedule, nominal: int, at: int) -> Step:
+    """Somebody cancelled an occurrence that waits."""
+    work = Work(state, at, 0)
+    work.buffer.remove(nominal)
+    work.skip(CANCELLED, 1, nominal, nominal)
+    return work.step()
+
+
+def reopened(state: Schedule, occurrence_id: str, nominal: int, place: str, at: int) -> Schedule:
+    """An occurrence runs once more, by somebody's request."""
+    if any(each.occurrence_id == occurrence_id for each in state.open) or not tracks(state.spec):
+        return state
+    run = OpenRun(occurrence_id=occurrence_id, nominal_at=nominal, emitted_at=at, place=place)
+    return replace(state, open=(*state.open, run)[-OPEN_LIMIT:])
+
+
+def backfilled(state: Schedule, backfill: Backfill, at: int) -> Step:
+    """Begin to make up a range of the past."""
+    return advance(replace(state, backfills=(*state.backfills, backfill)), at)
+
+
+def backfill_cancelled(state: Schedule, id: str) -> Schedule:
+    return replace(state, backfills=tuple(each for each in state.backfills if each.id != id))
+
+
+def removed(state: Schedule, version: str, at: int) -> Schedule:
+    """Nothing fires any more; it is known that `version` of its app removed it."""
+    return replace(
+        state, ended=REMOVED, revision=state.revision + 1, changed_at=at, next_nominal=None, next_due=None,
+        kept_until=None, buffer=(), backfills=(), spec=replace(state.spec, version=version),
+    )  # fmt: skip
+
+
+def range_of(state: Schedule, from_at: int, to_at: int) -> int:
+    """Number of instants that a backfill of [from_at, to_at) makes up."""
+    return timing(state).count(from_at - 1, to_at - 1)
+
+
+def _planned(state: Schedule, at: int) -> Schedule:
+    work = Work(state, at, 0)
+    work.plan_anew()
+    return work.state()
