@@ -101,11 +101,17 @@ class Tray:
         return "\n".join(self._lines) if self._lines else None
 
     def stopped(self) -> bool:
-        return self._closed or self._stopped()
+        return self._stopped()
 
     def close(self) -> None:
         """Its outcome is decided: what comes later has no transaction to go into."""
         self._closed = True
+        # The attempt, which keeps this tray, is not kept by it: a cycle for each run would be left to the collector.
+        self._stopped = _over
+
+
+def _over() -> bool:
+    return True
 
 
 def printable(text: str) -> str:
