@@ -1,18 +1,17 @@
 """Cron expressions: the grammar, over croniter, and which days and times of day they name.
 
-croniter reads the fields and nothing else: what it takes and should not is refused before it sees it, and time is not
-its business (`core.timing`), since it fires fixed times twice in the autumn hour and moves intervals out of the gap.
-Rules: Vixie cron as Debian runs it; five fields, or six with seconds first; L, W, # and H as croniter has them.
+croniter reads the fields and nothing else: what it takes and should not is refused or spelled out before it sees it,
+and time is not its business (`core.timing`), since it fires fixed times twice in the autumn hour and moves intervals
+out of the gap. The grammar with all its rules is written down in docs/cron-rules.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from calendar import monthrange
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 from croniter import croniter
 
@@ -20,7 +19,6 @@ from pipeline.core.errors import InvalidSchedule
 
 LENGTH_LIMIT = 256
 """Characters of an expression at most: a list of 100,000 items would take half a second to read."""
-DAY_MS = 86_400_000
 ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -30,228 +28,317 @@ ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY = range(6)
 _NAMES = ("second", "minute", "hour", "day of month", "month", "day of week")
-_FIRST, _LAST = (0, 0, 0, 1, 1, 0), (59, 59, 23, 31, 12, 6)
-_SPACE = " \t\n\r\v\f"
-_FIELD = re.compile(r"[^ \t\n\r\v\f]+")
-_LEGAL = re.compile(r"[0-9A-Za-z*?,/#()-]+")
-_RANDOM = re.compile(r"(?i)(?:^|,)R(?:[(/,]|$)")
-_HASHED = re.compile(r"(?i)(?:^|,)H(?:[(/,]|$)")
-_RANGE = re.compile(r"(\w+)-(\w+)(?:/\d+)?")
-_SUNDAY_STEP = re.compile(r"7/\d+")
-_LONG_NUMBER = re.compile(r"\d{10}")
+_LOW, _HIGH = (0, 0, 0, 1, 1, 0), (59, 59, 23, 31, 12, 6)
+_H_HIGH = (59, 59, 23, 28, 12, 6)
+"""What H is chosen up to: day 28 at most, so that it comes every month."""
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_WORDS: dict[int, dict[str, int]] = {
+    MONTH: {name: number for number, name in enumerate(MONTHS, 1)},
+    WEEKDAY: {name: number for number, name in enumerate(WEEKDAYS)},
+}
+_FIELD = re.compile(r"\S+", re.ASCII)  # a no-break space separates nothing
+_LEGAL = re.compile(r"[0-9A-Za-z*?,/#()-]*")
+_RANDOM = re.compile(r"r(\(.*)?(/.*)?")
+_HASHED = re.compile(r"h(?:\((\d{1,4})-(\d{1,4})\))?(?:/(\d{1,9}))?")
+_HAS_HASHED = re.compile(r"(?i)(?:^|[\s,])h(?:$|[\s,(/])")
+_RANGE = re.compile(r"([a-z]{3}|\d{1,4})-([a-z]{3}|\d{1,4})(?:/(\d{1,9}))?")
+_LAST_OF = re.compile(r"([0-7])l")
+_SUNDAY_STEP = re.compile(r"7/[1-9]\d*")
+_SPECIAL = re.compile(r".*#.*|l.+|.+l")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayRule:
+    """Which days match. `nearest` = the day whose nearest weekday is meant, 32 for the last of a month; `nth` = pairs
+    of weekday (0 = Sunday) and which one of the month, 0 for the last, and takes the place of `weekdays`. `either`:
+    both day fields are restricted, so one of them is enough (Vixie cron)."""
+
+    months: frozenset[int]
+    days: frozenset[int]
+    last: bool
+    nearest: int | None
+    weekdays: frozenset[int]
+    nth: frozenset[tuple[int, int]]
+    either: bool
+
+    def of_month(self, month: int, first: int, length: int) -> int:
+        """The days of a month whose 1st is a `first` (0 = Sunday), as bits: bit 0 is the 1st."""
+        if month not in self.months:
+            return 0
+        of_month, of_week = self._of_month(first, length), self._of_week(first, length)
+        return of_month | of_week if self.either else of_month & of_week
+
+    def _of_month(self, first: int, length: int) -> int:
+        if self.nearest is not None:
+            day = length if self.nearest > 31 else self.nearest
+            return _bits([_nearest(day, first, length)]) if day <= length else 0
+        return _bits([day for day in self.days if day <= length] + [length] * self.last)
+
+    def _of_week(self, first: int, length: int) -> int:
+        if not self.nth:
+            return _bits(day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays)
+        found: list[int] = []
+        for weekday, which in self.nth:
+            days = range(1 + (weekday - first) % 7, length + 1, 7)
+            found += days[which - 1 : which or None]
+        return _bits(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """An expression that was read. `times` = the times of a matching day, ms since its midnight by the wall clock,
-    ascending. `interval` = it names a rhythm, not fixed times (minute, hour or second starts with a star), so it
-    follows elapsed time where the wall clock jumps (as the Debian/Vixie daemon does)."""
+    """An expression that was read: its times of day are all of hours x minutes x seconds, ascending.
 
-    text: str
-    fields: tuple[str, ...]
-    """Second (`0` if there were five), minute, hour, day of month, month, day of week, as written."""
-    times: tuple[int, ...]
-    months: frozenset[int]
-    interval: bool
-    days: Callable[[int, int], tuple[int, ...]]
-    """(year, month) -> its matching days, ascending."""
-
-    def of_month(self, year: int, month: int) -> tuple[int, ...]:
-        return self.days(year, month) if month in self.months else ()
-
-
-@lru_cache(maxsize=1 << 14)
-def parse_cron(text: str, schedule_id: str = "") -> Cron:
-    """Read an expression. H fields are resolved from the schedule's id, so they are the same everywhere and always.
-
-    Raises InvalidSchedule('cron') naming the field and the position.
+    `fields` = second (`0` if there were five), minute, hour, day of month, month, day of week: lower case, H chosen.
+    `interval` = it names a rhythm and no fixed times (minute, hour or second starts with a star), so it follows elapsed
+    time where the wall clock jumps.
     """
-    fields = _fields(text)
-    hashed = [number for number, (_, field) in enumerate(fields) if _HASHED.search(field)]
-    if hashed and not schedule_id:
-        raise _bad(
-            fields[hashed[0]][0], _name(fields, hashed[0]), "H needs the id of a schedule to be chosen by"
-        )
-    try:
-        read = _read([_plain(fields, number) for number in range(len(fields))], schedule_id)
-    except Exception:  # noqa: BLE001
-        # Whatever it raises on what it cannot read (it is not one kind of error): find out where.
-        raise _culprit(fields, schedule_id) from None
-    seconds, minutes, hours = read.sets[0], read.sets[1], read.sets[2]
-    written = tuple(field for _, field in fields)
-    written = written if len(written) == len(_NAMES) else ("0", *written)
-    return Cron(
-        text=text,
-        fields=written,
-        times=tuple((h * 3600 + m * 60 + s) * 1000 for h, m, s in product(hours, minutes, seconds)),
-        months=frozenset(read.sets[4]),
-        interval=any(field.startswith("*") for field in written[:3]),
-        days=lru_cache(maxsize=256)(_Days(read, written)),
-    )
+
+    fields: tuple[str, ...]
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: DayRule
+    interval: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What croniter made of the fields: the numbers of each, ascending; `L` of the day of month; weekdays by
-    their number within the month; days whose nearest weekday is meant."""
-
-    sets: tuple[tuple[int, ...], ...]
-    last: bool
-    nth: dict[int, set[int | str]]
-    nearest: frozenset[int]
+def _bits(days: Iterable[int]) -> int:
+    found = 0
+    for day in days:
+        found |= 1 << day - 1
+    return found
 
 
-def _read(fields: list[str], schedule_id: str) -> _Read:
-    six = len(fields) == len(_NAMES)
-    read = croniter(" ".join(fields), hash_id=schedule_id.encode() or None, second_at_beginning=six)
-    expanded = [*read.expanded]
-    expanded = [expanded[5], *expanded[:5]] if six else [[0], *expanded]
-    sets = tuple(
-        tuple(range(first, last + 1)) if values == ["*"] else tuple(sorted(v for v in values if v != "l"))
-        for values, first, last in zip(expanded, _FIRST, _LAST, strict=True)
-    )
-    return _Read(
-        sets, "l" in expanded[3], dict(read.nth_weekday_of_month), frozenset(read.nearest_weekday or ())
-    )
-
-
-class _Days:
-    """Which days of a month match: both day fields restricted = either; one of them starting with a star or `?` = both
-    (Vixie cron)."""
-
-    def __init__(self, read: _Read, fields: tuple[str, ...]) -> None:
-        self._read = read
-        of_month, of_week = (fields[number].startswith(("*", "?")) for number in (3, 5))
-        self._either = not of_month and not of_week
-
-    def __call__(self, year: int, month: int) -> tuple[int, ...]:
-        first_weekday, length = monthrange(year, month)  # 0 = Monday
-        of_month = self._of_month(first_weekday, length)
-        of_week = {day for day in range(1, length + 1) if self._on((first_weekday + day) % 7, day, length)}
-        return tuple(sorted(of_month | of_week if self._either else of_month & of_week))
-
-    def _of_month(self, first_weekday: int, length: int) -> set[int]:
-        read = self._read
-        if read.nearest:
-            return {_nearest(day, first_weekday, length) for day in read.nearest if day <= length}
-        days = {day for day in read.sets[3] if day <= length}
-        return days | {length} if read.last else days
-
-    def _on(self, weekday: int, day: int, length: int) -> bool:
-        """`weekday`: 0 = Sunday."""
-        if weekday not in self._read.sets[5]:
-            return False
-        which = self._read.nth.get(weekday)
-        return which is None or (day + 6) // 7 in which or ("l" in which and day + 7 > length)
-
-
-def _nearest(day: int, first_weekday: int, length: int) -> int:
+def _nearest(day: int, first: int, length: int) -> int:
     """The weekday nearest to `day` within its month."""
-    match (first_weekday + day - 1) % 7:
-        case 5:
-            return day - 1 if day > 1 else day + 2
+    match (first + day - 1) % 7:
         case 6:
+            return day - 1 if day > 1 else day + 2
+        case 0:
             return day + 1 if day < length else day - 2
         case _:
             return day
 
 
-# -- refusing --------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------
 
 
-def _fields(text: str) -> list[tuple[int, str]]:
-    """The fields with their positions, from 1; an alias is written out."""
+def parse_cron(text: str, schedule_id: str = "") -> Cron:
+    """Read an expression. H fields are chosen by the schedule's id, so they are the same everywhere and always.
+
+    Raises InvalidSchedule('cron') naming the field and the position, counted in characters from 1.
+    """
+    return _parse(text, schedule_id if uses_id(text) else "")
+
+
+def uses_id(text: object) -> bool:
+    """Whether it has an H, so that what it means depends on the id of the schedule. InvalidSchedule if it is no text
+    or too long to look at."""
     if not isinstance(text, str):
         raise InvalidSchedule("cron", f"must be text, not {type(text).__name__}")
     if len(text) > LENGTH_LIMIT:
-        raise InvalidSchedule("cron", f"is {len(text)} characters long, at most {LENGTH_LIMIT} are read")
-    stripped = text.strip(_SPACE)
-    if stripped.startswith("@"):
-        return [(1, field) for field in _alias(stripped).split()]
-    fields = [(found.start() + 1, found[0]) for found in _FIELD.finditer(text)]
-    if len(fields) not in (5, 6):
-        raise InvalidSchedule(
-            "cron",
-            f"{text[:80]!r} has {len(fields)} fields: five are needed (minute, hour, day of month, month, day of week),"
-            " or six with seconds first",
-        )
-    for number, (position, field) in enumerate(fields):
-        _check(position, _name(fields, number), field)
-    return fields
+        raise InvalidSchedule("cron", f"is {len(text)} characters long, more than {LENGTH_LIMIT}")
+    return _HAS_HASHED.search(text) is not None
 
 
-def _alias(text: str) -> str:
-    written = ALIASES.get(text.lower())
-    if written is None and text.lower() == "@reboot":
-        raise InvalidSchedule(
-            "cron", "@reboot names no time: a scheduler that is always on has no start to run it at"
-        )
-    if written is None:
-        raise InvalidSchedule("cron", f"{text[:40]!r} is none of {', '.join(ALIASES)} and @every DURATION")
-    return written
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field: which, where it stands (from 1), its text in lower case."""
 
+    at: int
+    position: int
+    text: str
 
-def _check(position: int, name: str, field: str) -> None:
-    legal = _LEGAL.match(field)
-    end = legal.end() if legal else 0
-    if end < len(field):
-        raise _bad(position + end, name, f"{field[end]!r} has no meaning here")
-    if found := _RANDOM.search(field):
-        raise _bad(position + found.start(), name, "R would be drawn anew on every start; use H, which stays")
-    if found := _LONG_NUMBER.search(field):
-        raise _bad(position + found.start(), name, "a number of so many digits is out of any range")
-
-
-def _plain(fields: list[tuple[int, str]], number: int) -> str:
-    """The field as croniter may see it: an equal range would be the whole cycle to it, `7/2` would begin at 0."""
-    of_week = _name(fields, number) == _NAMES[5]
-    return ",".join(_plain_item(item, of_week) for item in fields[number][1].split(","))
-
-
-def _plain_item(item: str, of_week: bool) -> str:
-    if of_week and _SUNDAY_STEP.fullmatch(item):
-        return "0"
-    found = _RANGE.fullmatch(item)
-    return found[1] if found is not None and found[1].lower() == found[2].lower() else item
-
-
-def _culprit(fields: list[tuple[int, str]], schedule_id: str) -> InvalidSchedule:
-    """Each item alone among stars; if each is right by itself, together they are not."""
-    for number, (position, field) in enumerate(fields):
-        for item in field.split(","):
-            if not _reads(fields, number, _plain_item(item, _name(fields, number) == _NAMES[5]), schedule_id):
-                return _bad(position, _name(fields, number), _problem(item, fields, number))
+    def items(self) -> Iterator[tuple[int, str]]:
+        position = self.position
+        for item in self.text.split(","):
+            yield position, item
             position += len(item) + 1
-        if not _reads(fields, number, _plain(fields, number), schedule_id):
-            return _bad(
-                fields[number][0], _name(fields, number), f"{field!r} mixes what does not go together"
-            )
+
+    def starts_with(self, marks: str) -> bool:
+        return self.text[0] in marks
+
+
+@lru_cache(maxsize=1 << 14)
+def _parse(text: str, schedule_id: str) -> Cron:
+    fields = _fields(text)
+    plain = [_plain(field, schedule_id) for field in fields]
+    try:
+        read = _ask(plain)
+    except Exception:  # noqa: BLE001 - it raises errors of many kinds on what it cannot read: find out where
+        raise _culprit(fields, plain) from None
+    day, _, weekday = fields[-3:]
+    sets = [_numbers(values, at) for at, values in enumerate(_seconds_first(read))]
+    return Cron(
+        fields=tuple(plain) if len(plain) == len(_NAMES) else ("0", *plain),
+        seconds=sets[SECOND],
+        minutes=sets[MINUTE],
+        hours=sets[HOUR],
+        days=DayRule(
+            months=frozenset(sets[MONTH]),
+            days=frozenset(sets[DAY]),
+            last="l" in read.expanded[2],
+            nearest=32 if day.text == "lw" else min(read.nearest_weekday or (), default=None),
+            weekdays=frozenset(sets[WEEKDAY]),
+            nth=_nth(read.nth_weekday_of_month),
+            either=not day.starts_with("*?") and not weekday.starts_with("*?"),
+        ),
+        interval=any(field.starts_with("*") for field in fields[:-3]),
+    )
+
+
+def _ask(fields: list[str]) -> croniter:
+    return croniter(" ".join(fields), 0.0, second_at_beginning=len(fields) == len(_NAMES))
+
+
+def _seconds_first(read: croniter) -> list[list[int | str]]:
+    minute_first = read.expanded
+    return [minute_first[5] if len(minute_first) > 5 else [0], *minute_first[:5]]
+
+
+def _numbers(values: list[int | str], at: int) -> tuple[int, ...]:
+    if "*" in values:
+        return tuple(range(_LOW[at], _HIGH[at] + 1))
+    return tuple(sorted(value for value in values if isinstance(value, int)))
+
+
+def _nth(read: dict[int, set[int | str]]) -> frozenset[tuple[int, int]]:
+    return frozenset(
+        (weekday, int(n) if n != "l" else 0) for weekday, numbers in read.items() for n in numbers
+    )
+
+
+# -- refusing and spelling out ---------------------------------------------------------------------------------
+
+
+def _fields(text: str) -> list[_Field]:
+    found = [(match.start() + 1, match[0]) for match in _FIELD.finditer(text)]
+    if found and found[0][1].startswith("@"):
+        found = [(found[0][0], field) for field in _alias([word for _, word in found]).split()]
+    missing = len(_NAMES) - len(found)
+    for number, (position, field) in enumerate(found):
+        legal = len(_LEGAL.match(field)[0])  # type: ignore[index]
+        if legal < len(field):
+            name = _NAMES[number + missing] if missing in (0, 1) else f"field {number + 1}"
+            raise _bad(position + legal, name, f"{field[legal]!r} has no meaning here")
+    if missing not in (0, 1):
+        raise InvalidSchedule("cron", f"{text[:40]!r} has {_count(len(found))}")
+    return [_Field(number + missing, place, field.lower()) for number, (place, field) in enumerate(found)]
+
+
+def _count(number: int) -> str:
+    years = " (years are not read)" if number == 7 else ""
+    return (
+        f"{number} field{'s' * (number != 1)}{years}: five are needed (minute, hour, day of month, month, day of week),"
+        " or six with seconds first"
+    )
+
+
+def _alias(words: list[str]) -> str:
+    name = " ".join(words).lower()
+    if name == "@reboot":
+        raise InvalidSchedule("cron", "@reboot names no time: a scheduler that is always on has no start")
+    if name not in ALIASES:
+        raise InvalidSchedule("cron", f"{name[:40]!r} is none of {', '.join(ALIASES)}, @every DURATION")
+    return ALIASES[name]
+
+
+def _plain(field: _Field, schedule_id: str) -> str:
+    """The field as croniter may see it."""
+    items = [item for _, item in field.items()]
+    special = [_SPECIAL.fullmatch(item) is not None for item in items]
+    if field.at == WEEKDAY and any(special) and not all(special):
+        raise _bad(field.position, _NAMES[WEEKDAY], f"{field.text!r} has plain weekdays beside # or L")
+    return ",".join(_plain_item(field.at, position, item, schedule_id) for position, item in field.items())
+
+
+def _plain_item(at: int, position: int, item: str, schedule_id: str) -> str:
+    if _RANDOM.fullmatch(item):
+        raise _bad(position, _NAMES[at], "R is drawn anew at every start: use H, which stays")
+    if hashed := _HASHED.fullmatch(item):
+        return _chosen(at, position, hashed, schedule_id)
+    if found := _RANGE.fullmatch(item):
+        return _range(at, position, found)
+    if at == DAY and item == "lw":
+        return "31w"
+    if at == WEEKDAY and (last := _LAST_OF.fullmatch(item)):
+        return f"l{last[1]}"
+    # To croniter 7/2 would begin at 0.
+    return "7" if at == WEEKDAY and _SUNDAY_STEP.fullmatch(item) else item
+
+
+def _range(at: int, position: int, found: re.Match[str]) -> str:
+    """A range of one value would be the whole cycle to croniter; one over the end with a step it counts wrongly."""
+    low, high = (_value(at, text) for text in (found[1], found[2]))
+    step = int(found[3] or 1)
+    if low is None or high is None or not step:
+        return found[0]  # croniter says what is wrong with it
+    if not _LOW[at] <= min(low, high) <= max(low, high) <= _HIGH[at] + (at == WEEKDAY):
+        raise _bad(position, _NAMES[at], f"{found[0]!r} is not within {_within(at)}")
+    if low == high or (at == WEEKDAY and (low, high) == (7, 0)):
+        raise _bad(position, _NAMES[at], f"{found[0]!r} is a range of one value: write {found[1]}")
+    if at == WEEKDAY:
+        low %= 7
+    if low <= high or found[3] is None:
+        return found[0]
+    base, span = _LOW[at], _HIGH[at] - _LOW[at] + 1
+    return ",".join(str((n - base) % span + base) for n in range(low, high + span + 1, step))
+
+
+def _value(at: int, text: str) -> int | None:
+    return int(text) if text.isdecimal() else _WORDS.get(at, {}).get(text)
+
+
+def _chosen(at: int, position: int, found: re.Match[str], schedule_id: str) -> str:
+    """H, H(0-29), H/15, H(0-29)/10 as the numbers that the id of the schedule chooses, other ones in each field."""
+    if not schedule_id:
+        raise _bad(position, _NAMES[at], "H is chosen by the id of a schedule, and none is given")
+    low, high, step = int(found[1] or _LOW[at]), int(found[2] or _H_HIGH[at]), int(found[3] or 1)
+    if not _LOW[at] <= low < high <= _HIGH[at] or not step:
+        raise _bad(
+            position, _NAMES[at], f"{found[0]!r} is not H, H({low}-{high}) or H/n within {_within(at)}"
+        )
+    digest = hashlib.blake2b(f"{schedule_id}\0{_NAMES[at]}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big")
+    if found[3] is None:
+        return str(low + number % (high - low + 1))
+    first = low + number % min(step, high - low + 1)
+    return ",".join(map(str, range(first, high + 1, step)))
+
+
+def _culprit(fields: list[_Field], plain: list[str]) -> InvalidSchedule:
+    """Each item alone among stars; if each is right by itself, together they are not."""
+    stars = ["*"] * len(fields)
+    for number, field in enumerate(fields):
+        for position, item in field.items():
+            text = _plain_item(field.at, position, item, "any")
+            if not _reads([*stars[:number], text, *stars[number + 1 :]]):
+                return _bad(position, _NAMES[field.at], _problem(field.at, item))
+        if not _reads([*stars[:number], plain[number], *stars[number + 1 :]]):
+            return _bad(field.position, _NAMES[field.at], f"{field.text!r} mixes what does not go together")
     return InvalidSchedule("cron", "its fields do not go together")
 
 
-def _reads(fields: list[tuple[int, str]], number: int, text: str, schedule_id: str) -> bool:
-    alone = ["*"] * len(fields)
-    alone[number] = text
+def _reads(fields: list[str]) -> bool:
     try:
-        _read(alone, schedule_id)
+        _ask(fields)
     except Exception:  # noqa: BLE001 - as above
         return False
     return True
 
 
-def _problem(item: str, fields: list[tuple[int, str]], number: int) -> str:
-    at = number + len(_NAMES) - len(fields)
-    top = 7 if at == len(_NAMES) - 1 else _LAST[at]
+def _problem(at: int, item: str) -> str:
     if not item:
         return "an item of the list is empty"
     if item.isdecimal():
-        return f"{item} is not within {_FIRST[at]}-{top}"
-    return f"{item!r} is no value, range or step of {_FIRST[at]}-{top}"
+        return f"{item[:20]} is not within {_within(at)}"
+    return f"{item[:40]!r} is no value, range or step of {_within(at)}"
 
 
-def _name(fields: list[tuple[int, str]], number: int) -> str:
-    return _NAMES[number + len(_NAMES) - len(fields)]
+def _within(at: int) -> str:
+    return f"{_LOW[at]}-{_HIGH[at] + (at == WEEKDAY)}"
 
 
 def _bad(position: int, name: str, problem: str) -> InvalidSchedule:

@@ -1,82 +1,74 @@
-"""Instants at which a schedule does not run: named calendars, each a row of rules.
+"""Wall times at which a schedule does not run: named calendars, each a row of rules.
 
 A rule is a date (`2026-12-25`), a range of dates with both ends (`2026-12-24..2027-01-02`), or every minute that an
-expression matches (`cron:* 0-6 * * *`), all in the zone of the schedule.
+expression matches (`cron:* 0-6 * * *`), all by the wall clock of the schedule's zone.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 
-from pipeline.core.cron import DAY_MS, Cron, parse_cron
+from pipeline.core.cron import Cron, parse_cron, uses_id
 from pipeline.core.errors import InvalidSchedule
-from pipeline.core.zones import Zone
 
-RULES_LIMIT = 1000
-"""Rules of a schedule at most."""
+RULES_LIMIT = 2_000
 _DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?", re.ASCII)
-_EPOCH = date(1970, 1, 1).toordinal()
-_MINUTE_MS = 60_000
+Calendars = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Ranges of days since the epoch, [first, last], and windows by expressions."""
+    """Ranges of days, [first, last] as `date.toordinal` counts them, and windows that expressions name."""
 
-    zone: Zone
     days: tuple[tuple[int, int], ...]
     windows: tuple[Cron, ...]
 
-    def excludes(self, at: int) -> bool:
-        """Whether the instant falls on one of the dates or windows."""
-        day, within = divmod(at + self.zone.segment(at).offset, DAY_MS)
-        if any(first <= day <= last for first, last in self.days):
-            return True
-        minute = within // _MINUTE_MS * _MINUTE_MS
-        on = date.fromordinal(day + _EPOCH)
-        return any(
-            (place := bisect_left(window.times, minute)) < len(window.times)
-            and window.times[place] == minute
-            and on.day in window.of_month(on.year, on.month)
-            for window in self.windows
-        )
+    def of_month(self, first: int, length: int) -> int:
+        """The days of a month that are dates of it, as bits; `first` = ordinal of its 1st."""
+        found = 0
+        for low, high in self.days:
+            low, high = max(low - first, 0), min(high - first, length - 1)
+            if low <= high:
+                found |= (1 << high + 1) - (1 << low)
+        return found
 
 
-def exclusion_of(calendars: tuple[tuple[str, tuple[str, ...]], ...], zone: Zone) -> Exclusion:
+@lru_cache(maxsize=1024)
+def exclusion_of(calendars: Calendars) -> Exclusion:
     """Compile calendars. InvalidSchedule('exclude') naming the calendar and the rule."""
     rules = [(name, rule) for name, rules in calendars for rule in rules]
     if len(rules) > RULES_LIMIT:
-        raise InvalidSchedule("exclude", f"has {len(rules)} rules, at most {RULES_LIMIT} are kept")
+        raise InvalidSchedule("exclude", f"{len(rules)} rules are more than {RULES_LIMIT}")
     days, windows = [], []
     for name, rule in rules:
-        if rule.startswith("cron:"):
-            windows.append(_window(name, rule))
-        else:
-            days.append(_days(name, rule))
-    return Exclusion(zone, tuple(days), tuple(windows))
+        try:
+            if rule.startswith("cron:"):
+                windows.append(_window(rule.removeprefix("cron:")))
+            else:
+                days.append(_days(rule))
+        except (ValueError, InvalidSchedule) as error:
+            problem = error.problem if isinstance(error, InvalidSchedule) else error
+            raise InvalidSchedule("exclude", f"{name[:80]}: {rule[:80]!r}: {problem}") from None
+    return Exclusion(tuple(days), tuple(windows))
 
 
-def _window(name: str, rule: str) -> Cron:
-    try:
-        window = parse_cron(rule.removeprefix("cron:"), name)
-    except InvalidSchedule as error:
-        raise InvalidSchedule("exclude", f"{name}: {rule!r}: {error.problem}") from error
-    if any(time % _MINUTE_MS for time in window.times):
-        raise InvalidSchedule("exclude", f"{name}: {rule!r}: a window is made of whole minutes")
+def _window(text: str) -> Cron:
+    if uses_id(text):
+        raise ValueError("H is not for windows")
+    window = parse_cron(text)
+    if window.seconds != (0,):
+        raise ValueError("a window is made of whole minutes: give five fields")
     return window
 
 
-def _days(name: str, rule: str) -> tuple[int, int]:
+def _days(rule: str) -> tuple[int, int]:
     found = _DATES.fullmatch(rule)
-    try:
-        if found is None:
-            raise ValueError("is no date, range of dates (2026-12-24..2027-01-02) or cron:EXPRESSION")
-        first, last = (date.fromisoformat(text) for text in (found[1], found[2] or found[1]))
-        if last < first:
-            raise ValueError("ends before it begins")
-    except ValueError as error:
-        raise InvalidSchedule("exclude", f"{name}: {rule[:80]!r} {error}") from error
-    return first.toordinal() - _EPOCH, last.toordinal() - _EPOCH
+    if found is None:
+        raise ValueError("is no date, range of dates such as 2026-12-24..2027-01-02, or cron:EXPRESSION")
+    first, last = (date.fromisoformat(text).toordinal() for text in (found[1], found[2] or found[1]))
+    if last < first:
+        raise ValueError("ends before it begins")
+    return first, last

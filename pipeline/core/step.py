@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import metadata
 
 from pipeline.core.ids import Kind, schedule_occurrence
 from pipeline.core.schedule import Backfill, OpenRun, Recent, Schedule, ScheduleSpec, policy, timing_spec
 from pipeline.core.timing import Timing, timing_of
+from pipeline.core.zones import zone_data_version
 
 SLICE = 100
 """Occurrences that one step emits at most."""
@@ -60,12 +59,6 @@ class Step:
     skipped: tuple[Skip, ...] = ()
     stop: tuple[OpenRun, ...] = ()
     finished: tuple[Backfill, ...] = ()
-
-
-@cache
-def zone_data() -> str:
-    """Version of the zone data in use."""
-    return metadata.version("tzdata")
 
 
 def timing(state: Schedule) -> Timing:
@@ -128,7 +121,7 @@ class Work:
             counts=self.counts,
             failures_in_row=self.failures,
             last_success_at=self.success_at,
-            zone_data=zone_data(),
+            zone_data=zone_data_version(),
         )
 
     def step(self, changed: bool = False) -> Step:
@@ -145,7 +138,7 @@ class Work:
     def advance(self) -> None:
         if self.ended == REMOVED:
             return
-        if self.was.zone_data != zone_data() and self.spec.after_ms is None and not self.ended:
+        if self.was.zone_data != zone_data_version() and self.spec.after_ms is None and not self.ended:
             self._plan()  # a rule of its zone may have changed: instants to come move, those decided do not
         if self.open:
             self._time_out()

@@ -1,52 +1,53 @@
-"""When a schedule is meant to run: the instants of its grid, by the written policy of `docs/cron-rules.md`.
+"""When a schedule is meant to run: the instants of its grid, by the written policy of docs/cron-rules.md.
 
-A zone is a row of segments with one offset each (`core.zones`). Within a segment an instant is the wall time minus the
-offset, so every question becomes one about days and times of day (`core.cron`), and only the seams need rules:
+A zone is a row of stretches with one offset each (`core.zones`). Within a stretch an instant is the wall time minus the
+offset, so every question becomes one about days and times of day (`core.wall`), and only the seams need rules:
 
 - the wall clock jumps forward: a fixed time that is missing runs once, at the first instant after; an interval not;
 - it jumps back: a fixed time runs in the first pass only; an interval goes on through both;
 - it jumps by more than three hours: the calendar was set right, nothing is made up and nothing left out.
 
-Pure: no clock. Instants are epoch ms, UTC, ascending and never twice the same.
+Pure: no clock. Instants are epoch ms, ascending and never twice the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import islice
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, Protocol
 
-from pipeline.core.cron import DAY_MS, Cron, parse_cron
+from pipeline.core.cron import parse_cron, uses_id
 from pipeline.core.errors import InvalidInput, InvalidSchedule
-from pipeline.core.exclusion import Exclusion, exclusion_of
-from pipeline.core.times import aware, instant_of, parse_duration
-from pipeline.core.wall import Wall
-from pipeline.core.words import words_of
-from pipeline.core.zones import Segment, Zone, zone_of
+from pipeline.core.exclusion import Calendars, Exclusion, exclusion_of
+from pipeline.core.times import aware, instant_of, parse_duration, parse_instant
+from pipeline.core.wall import DAY, Wall
+from pipeline.core.zones import FIRST, LAST, Stretch, Zone, zone_data_version, zone_of
 
-SEARCH_MS = 50 * 366 * DAY_MS
-"""How far ahead an instant is looked for: 29 February on a given weekday can be 40 years away."""
-LAST_INSTANT = 253_370_764_799_999
-"""The end of the year 9998: dates end soon after."""
-LONGEST_JUMP_MS = 3 * 3_600_000
-LEAST_EVERY_MS = 1000
-EXCLUDED_LIMIT = 100_000
-"""Excluded instants passed over in one search; beyond, a schedule counts as excluded for ever."""
+__all__ = ["Timing", "TimingSpec", "preview", "timing_of", "zone_data_version"]
+
 DST_GAPS, DST_OVERLAPS = ("run_after", "skip"), ("first", "both")
-_ANCHOR = 1_767_225_600_000
-"""2026-01-01: where a schedule without a start is tried."""
+SEARCH = 50 * 366 * DAY
+"""Seconds that are searched for an instant: 29 February on a given weekday can be 40 years away."""
+LEAST_EVERY_MS, LONGEST_EVERY_MS = 1_000, SEARCH * 1000
+EXCLUDED_LIMIT = 20_000
+"""Instants of an interval that may be excluded in a row; a schedule with more will never run."""
+_TRIED_FROM = 1_767_225_600_000
+"""2026-01-01: what has no start is tried from here."""
 _PREVIEW_LIMIT = 100_000
+_MINUTE = 60_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
     """The part of a schedule that says when. Exactly one of `cron`, `every_ms` and `after_ms` is set; `phase_ms` moves
     the grid of `every_ms`, which is anchored to the epoch. `exclude` = calendars by name, each a row of rules
-    (`core.exclusion`). `start_at` is included, `end_at` is not. `schedule_id` chooses H fields and jitter."""
+    (`core.exclusion`). `start_at` is included, `end_at` is not. `schedule_id` chooses H fields and jitter.
+    The `dst_` choices are about fixed times; intervals follow elapsed time."""
 
     schedule_id: str = ""
     cron: str | None = None
@@ -56,289 +57,381 @@ class TimingSpec:
     tz: str = "UTC"
     dst_gap: str = "run_after"
     dst_overlap: str = "first"
-    exclude: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    exclude: Calendars = ()
     start_at: int | None = None
     end_at: int | None = None
     jitter_ms: int = 0
 
 
-class Timing:
-    """A compiled `TimingSpec`; made by `timing_of`."""
-
-    __slots__ = ("_exclusion", "_grid", "_spec", "words")
-
-    def __init__(self, spec: TimingSpec, grid: Grid | None, exclusion: Exclusion | None, words: str) -> None:
-        self._spec, self._grid, self._exclusion = spec, grid, exclusion
-        self.words = words
-
-    def next_after(self, instant: int) -> int | None:
-        """The first nominal instant strictly after `instant`; None if there is none within 50 years."""
-        return next(self._walk(instant), None)
-
-    def upcoming(self, after: int, n: int) -> list[int]:
-        return list(islice(self._walk(after), n))
-
-    def count(self, after: int, until: int) -> int:
-        """How many nominal instants lie in (after, until]. Days alike are multiplied, unless something is excluded."""
-        after, until = self._within(after, min(until, LAST_INSTANT))
-        if after >= until:
-            return 0
-        if self._exclusion is None:
-            return self.grid.count(after, until)
-        return sum(not self._exclusion.excludes(at) for at in self.grid.backwards(after, until))
-
-    def latest(self, after: int, until: int, n: int) -> list[int]:
-        """The newest `n` of the nominal instants in (after, until], ascending."""
-        after, until = self._within(after, min(until, LAST_INSTANT))
-        found = self.grid.backwards(after, until) if after < until else iter(())
-        if self._exclusion is not None:
-            excluded = self._exclusion.excludes
-            found = (at for at in found if not excluded(at))
-        return list(islice(found, n))[::-1]
-
-    def due_of(self, nominal: int) -> int:
-        """`nominal` put off by a jitter that is always the same, and before the next nominal instant."""
-        room = self._spec.jitter_ms
-        if not room:
-            return nominal
-        following = None if self._grid is None else self.next_after(nominal)
-        if following is not None:
-            room = min(room, following - nominal)
-        digest = hashlib.sha256(f"{self._spec.schedule_id}/{nominal}".encode()).digest()
-        return nominal + int.from_bytes(digest[:8], "big") % room
-
-    @property
-    def grid(self) -> Grid:
-        """What the instants are taken from. AssertionError of a schedule that counts from the end of its last run."""
-        assert self._grid is not None, "what counts from the last finish has no grid"
-        return self._grid
-
-    def _within(self, after: int, until: int) -> tuple[int, int]:
-        start, end = self._spec.start_at, self._spec.end_at
-        return (
-            after if start is None else max(after, start - 1),
-            until if end is None else min(until, end - 1),
-        )
-
-    def _walk(self, after: int) -> Iterator[int]:
-        after, last = self._within(after, LAST_INSTANT)
-        last = min(last, after + SEARCH_MS)
-        passed = 0
-        while after < last and (found := self.grid.next_after(after, last)) is not None:
-            after = found
-            if self._exclusion is None or not self._exclusion.excludes(found):
-                passed = 0
-                yield found
-            elif (passed := passed + 1) > EXCLUDED_LIMIT:
-                return
+# -- grids -----------------------------------------------------------------------------------------------------
 
 
 class Grid(Protocol):
-    """All instants of a cron expression in a zone, or of an interval, before start, end and exclusions."""
+    """All instants of an expression, or of an interval; they have no start and no end."""
 
-    def next_after(self, after: int, last: int) -> int | None:
-        """The first instant in (after, last]."""
-        ...
+    def first(self, begin: int) -> int | None:
+        """The first at or after `begin`; None: none within 50 years."""
 
-    def count(self, after: int, until: int) -> int:
-        """How many instants lie in (after, until]."""
-        ...
+    def last(self, begin: int, end: int) -> int | None:
+        """The last in [begin, end)."""
 
-    def backwards(self, after: int, until: int) -> Iterator[int]:
-        """The instants in (after, until], newest first."""
-        ...
+    def count(self, begin: int, end: int) -> int:
+        """How many lie in [begin, end)."""
 
 
-class EveryGrid:
-    def __init__(self, every: int, phase: int) -> None:
-        self._every, self._phase = every, phase % every
+class Cronned:
+    """What an expression names on the wall clock of a zone."""
 
-    def next_after(self, after: int, last: int) -> int | None:
-        found = self._last(after) + self._every
-        return found if found <= last else None
+    def __init__(self, wall: Wall, zone: Zone, *, make_up: bool, both_passes: bool) -> None:
+        self._wall, self._zone, self._make_up, self._both_passes = wall, zone, make_up, both_passes
 
-    def count(self, after: int, until: int) -> int:
-        return (self._last(until) - self._last(after)) // self._every
+    def first(self, begin: int) -> int | None:
+        at = max(-(-begin // 1000), FIRST)
+        limit = min(at + SEARCH, LAST)
+        while at < limit:
+            stretch = self._zone.stretch(at)
+            if at <= stretch.start and self._made_up(stretch):
+                return stretch.start * 1000
+            found = self._wall.first(self._from(stretch, at), stretch.end + stretch.offset)
+            if found is not None:
+                return (found - stretch.offset) * 1000
+            at = stretch.end
+        return None
 
-    def backwards(self, after: int, until: int) -> Iterator[int]:
-        return iter(range(self._last(until), after, -self._every))
+    def last(self, begin: int, end: int) -> int | None:
+        low, high = self._seconds(begin, end)
+        while high > low:
+            stretch = self._zone.stretch(high - 1)
+            begins = max(low, stretch.start)
+            found = self._wall.last(self._from(stretch, begins), high + stretch.offset)
+            if found is not None:
+                return (found - stretch.offset) * 1000
+            if begins == stretch.start and self._made_up(stretch):
+                return begins * 1000
+            high = begins
+        return None
 
-    def _last(self, at: int) -> int:
-        """The last instant at or before `at`."""
-        return (at - self._phase) // self._every * self._every + self._phase
+    def count(self, begin: int, end: int) -> int:
+        at, until = self._seconds(begin, end)
+        total = 0
+        while at < until:
+            stretch = self._zone.stretch(at)
+            if at <= stretch.start and self._made_up(stretch):
+                total, at = total + 1, at + 1  # what stands at this second is the same run
+            total += self._wall.count(self._from(stretch, at), min(stretch.end, until) + stretch.offset)
+            at = stretch.end
+        return total
 
+    def _seconds(self, begin: int, end: int) -> tuple[int, int]:
+        return max(-(-begin // 1000), FIRST), min(-(-end // 1000), LAST)
 
-class CronGrid:
-    def __init__(self, cron: Cron, zone: Zone, *, run_after_gap: bool, first_pass_only: bool) -> None:
-        self._wall, self._zone = Wall(cron), zone
-        fixed = not cron.interval
-        self._run_after_gap, self._first_pass_only = fixed and run_after_gap, fixed and first_pass_only
+    def _from(self, stretch: Stretch, at: int) -> int:
+        """The wall time from which `at` and what follows it in this stretch count."""
+        wall = at + stretch.offset
+        return wall if self._both_passes else max(wall, stretch.again_until)
 
-    def next_after(self, after: int, last: int) -> int | None:
-        segment = self._zone.segment(after + 1)
-        while True:
-            made_up = self._made_up(segment)
-            if made_up is not None and made_up > after:
-                return made_up if made_up <= last else None
-            begin = self._begin(segment)
-            found = self._wall.first(max(after + 1 + segment.offset, begin), last + segment.offset)
-            if found is None and segment.end > last:
-                return None
-            if found is not None and found < segment.end + segment.offset:
-                return found - segment.offset
-            # Nothing else in this segment. Far ahead there is nothing before what was found here, give or take a jump.
-            far = last if found is None else found - segment.offset - 2 * DAY_MS
-            segment = self._zone.segment(max(segment.end, min(far, last)))
-            after = max(after, segment.start - 1)
-
-    def count(self, after: int, until: int) -> int:
-        return sum(
-            self._wall.count(max(after + 1 + s.offset, self._begin(s)), min(until + 1, s.end) + s.offset)
-            + (made_up is not None and after < made_up <= until)
-            for s in self._zone.segments(after + 1, until)
-            for made_up in (self._made_up(s),)
+    def _made_up(self, stretch: Stretch) -> bool:
+        """Whether a time was missing right before this stretch and is run at its start. It is not if this minute is
+        excluded."""
+        now = stretch.start + stretch.offset
+        return (
+            self._make_up
+            and stretch.missing_from < now
+            and self._wall.first(stretch.missing_from, now) is not None
+            and not self._wall.excluded(now)
         )
 
-    def backwards(self, after: int, until: int) -> Iterator[int]:
-        for segment in reversed(self._zone.segments(after + 1, until)):
-            low = max(after + 1 + segment.offset, self._begin(segment))
-            high = min(until + 1, segment.end) + segment.offset
-            for found in self._wall.backwards(low, high):
-                yield found - segment.offset
-            made_up = self._made_up(segment)
-            if made_up is not None and after < made_up <= until:
-                yield made_up
 
-    def _begin(self, segment: Segment) -> int:
-        """The wall time from which the segment counts: after the part that was passed before, for fixed times."""
-        repeated = segment.before - segment.offset
-        begin = segment.start + segment.offset
-        if self._first_pass_only and 0 < repeated <= LONGEST_JUMP_MS:
-            return max(begin, segment.since + segment.before)
-        return begin
+class Every:
+    """A rhythm from the epoch and a phase on, but for the minutes that are not in `open_minutes`, where given."""
 
-    def _made_up(self, segment: Segment) -> int | None:
-        """The first instant after a gap, if a fixed time was missing in it and none stands there anyway."""
-        missing = segment.offset - segment.before
-        if not self._run_after_gap or not 0 < missing <= LONGEST_JUMP_MS or segment.since < segment.start:
-            return None
-        begin, end = segment.start + segment.before, segment.start + segment.offset
-        if not self._wall.count(begin, end) or self._wall.count(end, end + 1):
-            return None
-        return segment.start
+    def __init__(self, every: int, phase: int, open_minutes: Cronned | None) -> None:
+        self._every, self._phase, self._open = every, phase % every, open_minutes
+
+    def first(self, begin: int) -> int | None:
+        at = self._next(begin)
+        if self._open is None:
+            return at
+        for _ in range(EXCLUDED_LIMIT):
+            minute = self._open.first(at - at % _MINUTE)
+            if minute is None or minute <= at:
+                return None if minute is None else at
+            at = self._next(minute)
+        return None
+
+    def last(self, begin: int, end: int) -> int | None:
+        at = self._next(end) - self._every
+        while at >= begin:
+            minute = at - at % _MINUTE
+            found = minute if self._open is None else self._open.last(begin - _MINUTE, minute + 1)
+            if found is None or found == minute:
+                return None if found is None else at
+            at = self._next(found + _MINUTE) - self._every
+        return None
+
+    def count(self, begin: int, end: int) -> int:
+        if self._open is None:
+            return self._between(begin, end)
+        total, at = 0, begin - begin % _MINUTE
+        while (low := self._open.first(at)) is not None and low < end:
+            at = low + self._run(self._open, low, -(-(end - low) // _MINUTE)) * _MINUTE
+            total += self._between(max(low, begin), min(at, end))
+        return total
+
+    def _run(self, minutes: Cronned, low: int, most: int) -> int:
+        """How many minutes in a row from `low` on are open, at most `most`; the first one is."""
+        known, shut = 1, most + 1
+        step = 1
+        while known + 1 < shut:
+            tried = min(known + step, shut - 1)
+            if minutes.count(low, low + tried * _MINUTE) == tried:
+                known, step = tried, step * 2
+            else:
+                shut, step = tried, max(1, (tried - known) // 2)
+        return known
+
+    def _between(self, begin: int, end: int) -> int:
+        return max(0, (self._next(end) - self._next(begin)) // self._every)
+
+    def _next(self, begin: int) -> int:
+        """The first instant of the rhythm at or after `begin`."""
+        return -((self._phase - begin) // self._every) * self._every + self._phase
 
 
-# -- compiling -------------------------------------------------------------------------------------------------
+# -- timing ----------------------------------------------------------------------------------------------------
+
+
+class Timing:
+    """A compiled `TimingSpec`; made by `timing_of`. One that counts from the end of its last run has no instants."""
+
+    __slots__ = ("_grid", "_spec")
+
+    def __init__(self, spec: TimingSpec, grid: Grid | None) -> None:
+        self._spec, self._grid = spec, grid
+
+    @property
+    def words(self) -> str:
+        """In plain words: `weekdays at 08:00 Berlin`."""
+        from pipeline.core.words import words_of  # only whoever shows schedules pays for it
+
+        return words_of(self._spec)
+
+    def next_after(self, instant: int) -> int | None:
+        """The first nominal instant strictly after `instant`; None if there is none within 50 years."""
+        begin, spec = instant + 1, self._spec
+        if spec.start_at is not None and begin < spec.start_at:
+            begin = spec.start_at
+        found = None if self._grid is None else self._grid.first(begin)
+        return None if found is None or (spec.end_at is not None and found >= spec.end_at) else found
+
+    def upcoming(self, after: int, n: int) -> list[int]:
+        """The first `n` nominal instants after `after`, ascending; fewer if it ends."""
+        found: list[int] = []
+        while len(found) < n and (following := self.next_after(after)) is not None:
+            after = following
+            found.append(following)
+        return found
+
+    def count(self, after: int, until: int) -> int:
+        """How many nominal instants lie in (after, until], days alike being multiplied."""
+        begin, end = self._within(after, until)
+        return self._grid.count(begin, end) if self._grid is not None and begin < end else 0
+
+    def latest(self, after: int, until: int, n: int) -> list[int]:
+        """The newest `n` of the nominal instants in (after, until], ascending."""
+        begin, end = self._within(after, until)
+        found: list[int] = []
+        while self._grid is not None and len(found) < n and (last := self._grid.last(begin, end)) is not None:
+            found.append(end := last)
+        return found[::-1]
+
+    def due_of(self, nominal: int) -> int:
+        """`nominal` put off by less than the jitter: for one id always the same, and before the next instant and the
+        end."""
+        spec = self._spec
+        if not spec.jitter_ms:
+            return nominal
+        following = self.next_after(nominal)
+        bounds = (nominal + spec.jitter_ms, following, spec.end_at)
+        room = max(1, min(bound for bound in bounds if bound is not None) - nominal)
+        digest = hashlib.blake2b(f"{spec.schedule_id}\0{nominal}".encode(), digest_size=8).digest()
+        return nominal + int.from_bytes(digest, "big") % room
+
+    def _within(self, after: int, until: int) -> tuple[int, int]:
+        """[begin, end) of what lies in (after, until] and in its own start and end."""
+        start, end = self._spec.start_at, self._spec.end_at
+        return (
+            after + 1 if start is None else max(after + 1, start),
+            until + 1 if end is None else min(until + 1, end),
+        )
 
 
 @lru_cache(maxsize=1 << 17)
 def timing_of(spec: TimingSpec) -> Timing:
-    """Compile a spec. Raises InvalidSchedule naming the field, also of one that would never run."""
-    kinds = [name for name in ("cron", "every_ms", "after_ms") if getattr(spec, name) is not None]
-    if len(kinds) != 1:
+    """Compile a spec; what schedules have in common is compiled once. Raises InvalidSchedule naming the field, also of
+    one that would never run."""
+    spec = _every_of(spec)
+    if sum(given is not None for given in (spec.cron, spec.every_ms, spec.after_ms)) != 1:
         raise InvalidSchedule("cron", "exactly one of cron, every and after is needed")
-    _choice("dst_gap", spec.dst_gap, DST_GAPS)
-    _choice("dst_overlap", spec.dst_overlap, DST_OVERLAPS)
-    zone = zone_of(spec.tz)
+    _check_choice("dst_gap", spec.dst_gap, DST_GAPS)
+    _check_choice("dst_overlap", spec.dst_overlap, DST_OVERLAPS)
     if spec.start_at is not None and spec.end_at is not None and spec.end_at <= spec.start_at:
         raise InvalidSchedule("end", "is not after start")
     if spec.jitter_ms < 0:
         raise InvalidSchedule("jitter", "is negative")
-    exclusion = exclusion_of(spec.exclude, zone) if spec.exclude else None
-    grid = _grid(spec, zone)
-    timing = Timing(spec, grid, exclusion, words_of(spec.cron, spec.every_ms, spec.after_ms, spec.tz))
-    if grid is not None:
-        _try(spec, timing)
+    for every, least in ((spec.every_ms, LEAST_EVERY_MS), (spec.after_ms, 1)):
+        if every is not None and not least <= every <= LONGEST_EVERY_MS:
+            raise InvalidSchedule("every", f"{every} ms is not within {least} ms and 50 years")
+    timing = Timing(spec, _grid_of(_shared(spec)))
+    _check_runs(spec, timing)
     return timing
 
 
-def _grid(spec: TimingSpec, zone: Zone) -> Grid | None:
+def _every_of(spec: TimingSpec) -> TimingSpec:
+    """`@every 90s` is an interval."""
+    if (
+        spec.cron is None
+        or uses_id(spec.cron)
+        or not (words := spec.cron.split())
+        or words[0].lower() != "@every"
+    ):
+        return spec
+    try:
+        every = parse_duration("cron", "".join(words[1:]))
+    except InvalidInput as error:
+        raise InvalidSchedule("cron", f"@every: {error.problem}") from None
+    if spec.every_ms is not None:
+        raise InvalidSchedule("cron", "exactly one of cron, every and after is needed")
+    return replace(spec, cron=None, every_ms=every)
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidSchedule(field, f"{str(value)[:40]!r} is none of {' | '.join(choices)}")
+
+
+def _shared(spec: TimingSpec) -> TimingSpec:
+    """What many schedules have in common."""
+    by_id = spec.cron is not None and uses_id(spec.cron)
+    return replace(
+        spec, schedule_id=spec.schedule_id if by_id else "", start_at=None, end_at=None, jitter_ms=0
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _grid_of(spec: TimingSpec) -> Grid | None:
+    zone = zone_of(spec.tz)
+    exclusion = exclusion_of(spec.exclude)
     if spec.after_ms is not None:
-        if spec.after_ms < 0:
-            raise InvalidSchedule("every", "is negative")
         return None
-    every = spec.every_ms if spec.cron is None else every_of(spec.cron)
-    if every is not None:
-        if every < LEAST_EVERY_MS:
-            raise InvalidSchedule("every", f"is shorter than {LEAST_EVERY_MS} ms")
-        return EveryGrid(every, spec.phase_ms)
+    if spec.every_ms is not None:
+        return Every(spec.every_ms, spec.phase_ms, _open_minutes(exclusion, zone) if spec.exclude else None)
     assert spec.cron is not None
     cron = parse_cron(spec.cron, spec.schedule_id)
-    gap, overlap = spec.dst_gap == "run_after", spec.dst_overlap == "first"
-    return CronGrid(cron, zone, run_after_gap=gap, first_pass_only=overlap)
+    return Cronned(
+        Wall(cron, exclusion),
+        zone,
+        make_up=not cron.interval and spec.dst_gap == "run_after",
+        both_passes=cron.interval or spec.dst_overlap == "both",
+    )
 
 
-def every_of(text: str) -> int | None:
-    """The milliseconds of `@every 90s`; None of any other expression. InvalidSchedule('cron')."""
-    if not isinstance(text, str) or not text.strip().lower().startswith("@every"):
-        return None
-    try:
-        return parse_duration("cron", text.strip()[len("@every") :].strip())
-    except InvalidInput as error:
-        raise InvalidSchedule("cron", error.problem) from error
+def _open_minutes(exclusion: Exclusion, zone: Zone) -> Cronned:
+    return Cronned(Wall(parse_cron("* * * * *"), exclusion), zone, make_up=False, both_passes=True)
 
 
-def _try(spec: TimingSpec, timing: Timing) -> None:
-    start = _ANCHOR if spec.start_at is None else spec.start_at - 1
+def _check_runs(spec: TimingSpec, timing: Timing) -> None:
+    if spec.after_ms is not None:
+        return
+    tried_from = _TRIED_FROM if spec.start_at is None else spec.start_at
     if spec.end_at is not None and spec.start_at is None:
-        start = min(start, spec.end_at - SEARCH_MS)
-    first = timing.upcoming(start, 2)
-    if not first:
-        raise InvalidSchedule(
-            "cron", "would never run" + (" (what it names is excluded)" if spec.exclude else "")
-        )
-    if len(first) > 1 and spec.jitter_ms >= first[1] - first[0]:
-        raise InvalidSchedule("jitter", "is not shorter than the time between two occurrences")
-
-
-def _choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidSchedule(field, f"is none of {', '.join(choices)}")
+        tried_from = min(tried_from, spec.end_at - SEARCH * 1000)
+    first = timing.next_after(tried_from - 1)
+    if first is None:
+        within = " between its start and its end" if spec.end_at is not None else ""
+        but = " but for what is excluded" if spec.exclude else ""
+        raise InvalidSchedule("cron" if spec.cron else "every", f"would never run{within}{but}")
+    if spec.jitter_ms:
+        # Of a few in a row, since 9:00 and 10:00 of each day may well have more than an hour.
+        some = timing.upcoming(first - 1, 16)
+        longest = max((b - a for a, b in pairwise(some)), default=spec.jitter_ms)
+        if spec.jitter_ms > longest:
+            raise InvalidSchedule(
+                "jitter", f"is longer than the time between two instants, {longest // 1000} s"
+            )
 
 
 # -- the public preview ----------------------------------------------------------------------------------------
 
 
 def preview(
-    expression: str,
-    *,
-    tz: str = "UTC",
-    after: datetime,
-    count: int = 1,
-    schedule_id: str = "",
-    dst_gap: str = "run_after",
-    dst_overlap: str = "first",
-    exclude: dict[str, list[str]] | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
+    expression: str, *, tz: str = "UTC", after: datetime, count: int = 1, **policy: Any
 ) -> list[datetime]:
-    """The next `count` instants (fewer if the schedule ends) of a cron expression or `@every 90s`, strictly after
-    `after`, as aware datetimes in UTC: by the code that fires, so what is shown is what will run.
+    """The next `count` instants (fewer if it ends) of a cron expression or `@every 90s`, strictly after `after`, as
+    aware datetimes in UTC: by the code that fires, so what is shown is what will run.
 
-    Raises InvalidSchedule naming the field; InvalidInput('after') unless `after` is an aware datetime.
+    `policy`: dst_gap, dst_overlap, exclude (calendars, name to rules), start and end (aware datetimes, or text), jitter
+    and phase (durations), schedule_id, which chooses H fields and jitter. InvalidSchedule naming what is wrong with the
+    schedule, InvalidInput of other names and of `after` and `count`.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _PREVIEW_LIMIT:
-        raise InvalidInput("count", f"must be 0 to {_PREVIEW_LIMIT}")
-    timing = timing_of(
-        TimingSpec(
-            schedule_id=schedule_id,
-            cron=expression,
-            tz=tz,
-            dst_gap=dst_gap,
-            dst_overlap=dst_overlap,
-            exclude=tuple(sorted((name, tuple(rules)) for name, rules in (exclude or {}).items())),
-            start_at=None if start is None else instant_of("start", start),
-            end_at=None if end is None else instant_of("end", end),
-        )
-    )
-    return [aware(at) for at in timing.upcoming(_floor(after), count)]
+        raise InvalidInput("count", f"must be a number from 0 to {_PREVIEW_LIMIT}")
+    after_ms = _floor(after)
+    uses_id(expression)  # refuses what is no text
+    timing = timing_of(TimingSpec(cron=expression, tz=_text("tz", tz), **_policy(policy)))
+    return [aware(timing.due_of(nominal)) for nominal in timing.upcoming(after_ms, count)]
 
 
-def _floor(after: datetime) -> int:
-    if not isinstance(after, datetime) or after.tzinfo is None:
-        raise InvalidInput("after", "must be an aware datetime")
+def _floor(after: object) -> int:
+    if not isinstance(after, datetime) or after.utcoffset() is None:
+        raise InvalidInput("after", "must be an aware datetime, for example datetime.now(UTC)")
     try:
-        passed = after.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        passed = after.astimezone(UTC) - _EPOCH
     except OverflowError:
         raise InvalidInput("after", "is out of range") from None
-    return (passed.days * 86_400 + passed.seconds) * 1000 + passed.microseconds // 1000
+    return passed // timedelta(milliseconds=1)
+
+
+def _policy(given: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _POLICY:
+            raise InvalidInput(name, f"is none of {', '.join(_POLICY)}")
+        if value is not None:
+            field, read = _POLICY[name]
+            fields[field] = read(name, value)
+    return fields
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSchedule(name, f"must be text, not {type(value).__name__}")
+    return value
+
+
+def _instant(name: str, value: object) -> int:
+    return instant_of(name, value) if isinstance(value, datetime) else parse_instant(name, value)
+
+
+def _calendars(name: str, value: object) -> Calendars:
+    if not isinstance(value, Mapping):
+        raise InvalidSchedule(name, "must be calendars by name, each a list of rules")
+    return tuple(sorted((_text(name, calendar), _rules(name, rules)) for calendar, rules in value.items()))
+
+
+def _rules(name: str, rules: object) -> tuple[str, ...]:
+    if not isinstance(rules, list | tuple):
+        raise InvalidSchedule(name, "each calendar must be a list of rules")
+    return tuple(_text(name, rule) for rule in rules)
+
+
+_POLICY: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "schedule_id": ("schedule_id", _text),
+    "dst_gap": ("dst_gap", _text),
+    "dst_overlap": ("dst_overlap", _text),
+    "exclude": ("exclude", _calendars),
+    "start": ("start_at", _instant),
+    "end": ("end_at", _instant),
+    "jitter": ("jitter_ms", parse_duration),
+    "phase": ("phase_ms", parse_duration),
+}

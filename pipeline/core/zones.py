@@ -1,93 +1,96 @@
-"""Zones as rows of segments, each with one offset from UTC, from the `tzdata` package: the same on every machine."""
+"""Zones as rows of stretches, each with one offset from UTC, from the `tzdata` package: the same on every machine."""
 
 from __future__ import annotations
 
-import importlib.resources
+from bisect import bisect_right
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
+from importlib.resources import files
 from zoneinfo import ZoneInfo
 
 import tzdata
 
-from pipeline.core.cron import DAY_MS
 from pipeline.core.errors import InvalidSchedule
 
-_PROBE_MS = 6 * 3_600_000
-"""Offsets are looked at this often: no zone has changed twice within six hours."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
-FIRST_YEAR, LAST_YEAR = 1850, 9998
-"""Before the first a zone stays as it is then; after the last there are no instants."""
+LONGEST_JUMP = 3 * 3600
+"""Seconds by which a wall clock is moved at most; beyond, the calendar was set right (date line)."""
+FIRST, LAST = -5_364_662_400, 250_000_000_000
+"""1800-01-01 and the year 9892, in seconds: a zone stays as it is at these ends."""
+_CHUNK_BITS = 25
+"""Stretches are looked up by chunks of 2**25 seconds, about a year."""
+_PROBE = 4 * 86_400
+"""Offsets are looked at this often: no zone has changed twice within six days (a test looks at all of them)."""
+_CHUNKS_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Instants [start, end) with one `offset` from UTC (ms, east of it positive), which holds `since` the clock jumped;
-    `before` is the offset until then. Years cut segments: of a jump more than a day before `start` nothing is told,
-    then `before` is `offset`."""
+class Stretch:
+    """Instants [start, end) with one `offset` from UTC, all in seconds, east of it positive.
+
+    `again_until` = wall time before which the wall clock shows what it has shown already (the second pass of an hour);
+    `missing_from` = wall time from which on it jumped over what lies before `start + offset`. Both are
+    `start + offset` where the clock did not jump there, or by more than LONGEST_JUMP.
+    """
 
     start: int
     end: int
     offset: int
-    since: int
-    before: int
+    again_until: int
+    missing_from: int
 
 
 class Zone:
-    """A zone of the IANA database."""
+    """A zone of the IANA database. `info` is for showing."""
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
         self.name, self.info = name, info
-        self._of_year = lru_cache(maxsize=512)(self._segments)
+        self._chunks: dict[int, tuple[list[int], list[Stretch]]] = {}
 
-    def segment(self, at: int) -> Segment:
-        """The segment that holds the instant."""
-        return next(segment for segment in self._of_year(_year(at)) if at < segment.end)
+    def stretch(self, at: int) -> Stretch:
+        """The stretch that holds this second. Its ends are jumps of the clock, or arbitrary."""
+        chunk = at >> _CHUNK_BITS
+        found = self._chunks.get(chunk)
+        if found is None:
+            if len(self._chunks) >= _CHUNKS_KEPT:
+                self._chunks.clear()
+            found = self._chunks[chunk] = self._read(chunk << _CHUNK_BITS)
+        starts, stretches = found
+        return stretches[bisect_right(starts, at) - 1]
 
-    def segments(self, first: int, last: int) -> list[Segment]:
-        """The segments from the one that holds `first` to the one that holds `last`."""
-        found = [self.segment(first)] if first <= last else []
-        while found and found[-1].end <= last:
-            found.append(self.segment(found[-1].end))
-        return found
-
-    def _segments(self, year: int) -> tuple[Segment, ...]:
-        start, end = _begin(year), _begin(year + 1)
-        found, offset, before = [], self._offset(start), self._offset(start - DAY_MS)
-        since = start if before == offset else self._seam(start - DAY_MS, start)
-        for probe in range(start, end, _PROBE_MS):
-            until = min(probe + _PROBE_MS, end - 1)
-            now = self._offset(until)
+    def _read(self, begin: int) -> tuple[list[int], list[Stretch]]:
+        # Begun before the chunk, since the second pass of a jump shortly before it may reach into it.
+        at, end = begin - _PROBE, begin + (1 << _CHUNK_BITS)
+        stretches, offset = [], self._offset(at)
+        start, again_until, missing_from = at, at + offset, at + offset
+        while at < end:
+            following = min(at + _PROBE, end)
+            now = self._offset(following)
             if now != offset:
-                seam = self._seam(probe, until)
-                found.append(Segment(start, seam, offset, since, before))
-                start, since, before, offset = seam, seam, offset, now
-        return (*found, Segment(start, end, offset, since, before))
+                seam = self._seam(at, following, now)
+                stretches.append(Stretch(start, seam, offset, again_until, missing_from))
+                jump = now - offset
+                start, again_until, missing_from = seam, seam + now, seam + now
+                if 0 < jump <= LONGEST_JUMP:
+                    missing_from -= jump
+                elif 0 < -jump <= LONGEST_JUMP:
+                    again_until -= jump
+                offset = now
+            at = following
+        stretches.append(Stretch(start, end, offset, again_until, missing_from))
+        return [each.start for each in stretches], stretches
 
-    def _seam(self, low: int, high: int) -> int:
-        """The first instant in (low, high] with the offset of `high`."""
-        offset = self._offset(high)
+    def _seam(self, low: int, high: int, offset: int) -> int:
+        """The first second in (low, high] with this offset."""
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._offset(middle) == offset else (middle, high)
         return high
 
     def _offset(self, at: int) -> int:
-        offset = (_EPOCH + at * _MS).astimezone(self.info).utcoffset()
+        offset = datetime.fromtimestamp(min(max(at, FIRST), LAST), self.info).utcoffset()
         assert offset is not None
-        return offset // _MS
-
-
-def _year(at: int) -> int:
-    days = at // DAY_MS
-    if days < -43_830:
-        return FIRST_YEAR
-    return min((_EPOCH + timedelta(days=days)).year, LAST_YEAR) if days < 2_932_000 else LAST_YEAR
-
-
-def _begin(year: int) -> int:
-    return (datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
+        return offset.days * 86_400 + offset.seconds
 
 
 @lru_cache(maxsize=1024)
@@ -97,15 +100,14 @@ def zone_of(name: str) -> Zone:
         raise InvalidSchedule(
             "tz", f"{str(name)[:80]!r} is no zone of the IANA database, such as Europe/Berlin"
         )
-    with importlib.resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return Zone(name, ZoneInfo.from_file(file, key=name))
 
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
     """The zones there are."""
-    text = importlib.resources.files("tzdata").joinpath("zones").read_text("utf-8")
-    return frozenset(text.split())
+    return frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split())
 
 
 def zone_data_version() -> str:

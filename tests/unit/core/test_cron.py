@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, product
 
 import pytest
 from croniter import croniter
@@ -17,14 +18,37 @@ from pipeline.core.timing import preview
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def days(text, year=2026, month=2, schedule_id=""):
-    return parse_cron(text, schedule_id).of_month(year, month)
+def days(text, month=2, schedule_id=""):
+    monday, length = monthrange(2026, month)
+    found = parse_cron(text, schedule_id).days.of_month(month, (monday + 1) % 7, length)
+    return tuple(day for day in range(1, 32) if found >> day - 1 & 1)
+
+
+def times(text, schedule_id=""):
+    read = parse_cron(text, schedule_id)
+    return [(h * 3600 + m * 60 + s) * 1000 for h, m, s in product(read.hours, read.minutes, read.seconds)]
 
 
 @pytest.mark.parametrize(
     ("text", "month", "expected"),
     [
         ("0 0 L * *", 2, (28,)),
+        ("0 0 LW * *", 2, (27,)),
+        ("0 0 LW * *", 5, (29,)),
+        ("0 0 * * 5L", 2, (27,)),
+        ("0 0 * * 0L", 2, (22,)),
+        ("0 0 * * 7L", 2, (22,)),
+        ("0 0 * * 1#5,L1", 3, (30,)),
+        ("0 0 * * 1#5", 2, ()),
+        ("0 0 * * 5-1", 2, (1, 2, 6, 7, 8, 9, 13, 14, 15, 16, 20, 21, 22, 23, 27, 28)),
+        ("0 0 * * 5-2/2", 2, (1, 3, 6, 8, 10, 13, 15, 17, 20, 22, 24, 27)),
+        ("0 0 * * 0-7", 2, tuple(range(1, 29))),
+        ("0 0 * * 7-1", 2, (1, 2, 8, 9, 15, 16, 22, 23)),
+        ("0 0 * * 5-7/2", 2, (1, 6, 8, 13, 15, 20, 22, 27)),
+        ("0 0 20-L * *", 2, tuple(range(20, 29))),
+        ("0 0 28-2/2 * *", 2, (1, 28)),
+        ("0 0 W15 * *", 2, (16,)),
+        ("0 0 31W * *", 8, (31,)),
         ("0 0 1,L * *", 2, (1, 28)),
         ("0 0 15W * *", 2, (16,)),
         ("0 0 1W * *", 2, (2,)),
@@ -53,20 +77,22 @@ def test_days(text, month, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "times"),
+    ("text", "expected"),
     [
         ("5 1 * * *", [3_900_000]),
         ("30 5 1 * * *", [3_930_000]),
-        ("5 9-9 * * *", [32_700_000]),
-        ("5 9-9/1 * * *", [32_700_000]),
+        ("0 22-4/3 * * *", [hour * 3_600_000 for hour in (1, 4, 22)]),
+        ("0 22-4/2 * * *", [hour * 3_600_000 for hour in (0, 2, 4, 22)]),
+        ("0 23-4/2 * * *", [hour * 3_600_000 for hour in (1, 3, 23)]),
+        ("1,1,*/30 0 * * *", [0, 60_000, 1_800_000]),
         ("58-1 1 * * *", [3_600_000, 3_660_000, 7_080_000, 7_140_000]),
         ("59/15 1 * * *", [7_140_000]),
         ("*/100 1 * * *", [3_600_000]),
         (" 5\t1 * * *\n", [3_900_000]),
     ],
 )
-def test_times_of_day(text, times):
-    assert list(parse_cron(text).times) == times
+def test_times_of_day(text, expected):
+    assert times(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,15 +114,40 @@ def test_a_star_in_front_makes_a_rhythm(text, interval):
 @pytest.mark.parametrize("alias", sorted(ALIASES))
 def test_an_alias_is_what_it_stands_for(alias):
     read, written = parse_cron(alias.upper()), parse_cron(ALIASES[alias])
-    assert (read.times, read.months, read.interval) == (written.times, written.months, written.interval)
+    assert read == written == parse_cron(f" {alias}\t")
 
 
 def test_a_hashed_field_is_chosen_by_the_schedule_and_stays():
-    first = parse_cron("H H(0-3) * * *", "reports")
-    assert first.times == parse_cron("H H(0-3) * * *", "reports").times
-    assert len({parse_cron("H H(0-3) * * *", f"reports-{n}").times for n in range(50)}) > 25
-    assert all(parse_cron("H H(0-3) * * *", f"s{n}").times[0] < 4 * 3_600_000 for n in range(50))
-    assert len(parse_cron("H/15 1 * * *", "reports").times) == 4
+    # These may never change: schedules that stand would move.
+    assert parse_cron("H H H H H", "reports").fields == ("0", "28", "19", "23", "6", "4")
+    many = [parse_cron("H H(0-3) * * *", f"reports-{n}") for n in range(200)]
+    assert {cron.minutes for cron in many} > {(n,) for n in range(50, 55)}
+    assert {cron.hours for cron in many} == {(n,) for n in range(4)}
+    assert len({cron.minutes[0] - cron.hours[0] * 2 for cron in many}) > 50  # each field by a hash of its own
+    assert {parse_cron("0 0 H * *", f"s{n}").days.days for n in range(500)} == {
+        frozenset({n + 1}) for n in range(28)
+    }
+
+
+def test_hashed_steps_and_ranges_stay_within():
+    for number in range(100):
+        minutes = parse_cron("H/15 1 * * *", f"s{number}").minutes
+        assert minutes == tuple(range(minutes[0], 60, 15))
+        assert len(minutes) == 4
+        minutes = parse_cron("H(30-59)/10 1 * * *", f"s{number}").minutes
+        assert minutes == tuple(range(minutes[0], 60, 10))
+        assert 30 <= minutes[0] < 40
+        assert parse_cron("H/100 1 * * *", f"s{number}").minutes[0] < 60
+
+
+@pytest.mark.parametrize("text", ["H(5-5)", "H(9-3)", "H(0-60)", "H/0", "H(0-5)/0"])
+def test_a_hashed_field_out_of_range_is_refused(text):
+    with pytest.raises(InvalidSchedule, match=r"minute field, character 1: .* within 0-59"):
+        parse_cron(f"{text} * * * *", "id")
+
+
+def test_an_expression_without_hashed_fields_is_read_once_for_all_schedules():
+    assert parse_cron("0 0 * mar thu", "a") is parse_cron("0 0 * mar thu", "b")
 
 
 FIVE = ("minute", "hour", "day of month", "month", "day of week")
@@ -125,14 +176,36 @@ TOO_MUCH = [
     *[(f"{'* ' * n}\u0663{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
     *[(f"{'* ' * n}\uff11{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
     *[(f"{'* ' * n}{'9' * 50}{' *' * (4 - n)}", FIVE[n]) for n in range(5)],
-    ("* * LW * *", "day of month"),
+    ("* * LW,2 * *", "day of month"),
+    ("* * 2-LW * *", "day of month"),
+    ("0 9-9 * * *", "hour"),
+    ("0 1,9-9/2 * * *", "hour"),
+    ("5-5 * * * *", "minute"),
+    ("0 20-30 * * *", "hour"),
+    ("0 22-4/00 * * *", "hour"),
+    ("0 0 5-0/2 * *", "day of month"),
+    ("0 0 * jam-feb *", "month"),
+    ("0 0 1-1 * *", "day of month"),
+    ("0 0 * jan-jan *", "month"),
+    ("0 0 * * mon-1", "day of week"),
+    ("0 0 * * 7-0", "day of week"),
+    ("0 0 * * 7-7", "day of week"),
+    ("0 0 * * L", "day of week"),
+    ("0 0 * * 1-3#2,4", "day of week"),
+    ("0 0 * * 5,5#3", "day of week"),
+    ("0 0 * * 1#1/2", "day of week"),
+    ("0 0 ?/2 * *", "day of month"),
+    ("0 ? * * *", "hour"),
+    ("0 0\u00a0 * * *", "hour"),
+    ("0 0 * * *\u3000", "day of week"),
+    ("0 0 12 * * * 2099\u00a0", "field 7"),
     ("* * L-3 * *", "day of month"),
     ("* * 1W,2 * *", "day of month"),
     ("* * 0 * *", "day of month"),
     ("* * * 0 *", "month"),
     ("* * * jam *", "month"),
     ("* * * * 8", "day of week"),
-    ("* * * * 5L", "day of week"),
+    ("* * * * 8L", "day of week"),
     ("* * * * 1#6", "day of week"),
     ("* * * * 1#1,2", "day of week"),
     ("* * * * funday", "day of week"),
@@ -157,7 +230,10 @@ def test_there_are_enough_of_them():
         ("", "has 0 fields"),
         ("* * * *", "has 4 fields"),
         ("0 0 1 1 * 2026 *", "has 7 fields"),
-        ("0\u00a00 * * *", "has 4 fields"),
+        ("0\u00a00 * * *", r"field 1, character 2: '\\xa0'|field 1 field, character 2"),
+        ("@daily 5", "'@daily 5' is none of"),
+        ("@ daily", "is none of"),
+        ("5 @daily", "field 2 field, character 3"),
         ("@reboot", "names no time"),
         ("@never", "is none of @hourly"),
         ("*" * 257, "257 characters"),
@@ -176,6 +252,10 @@ def test_the_place_is_that_of_the_item():
         parse_cron("1,2,61 * * * *")
     with pytest.raises(InvalidSchedule, match=r"hour field, character 5: 24 is not within 0-23"):
         parse_cron("5   24 * * *")
+    with pytest.raises(
+        InvalidSchedule, match=r"hour field, character 8: '9-9' is a range of one value: write 9"
+    ):
+        parse_cron("\t0 1,3,9-9 * * *")
 
 
 def test_fields_that_are_right_one_by_one_may_not_go_together(monkeypatch):
@@ -215,4 +295,6 @@ def test_nor_does_what_looks_like_one(text):
         read = parse_cron(text, "id")
     except InvalidSchedule:
         return
-    assert list(read.times) == sorted(set(read.times))
+    for values in (read.seconds, read.minutes, read.hours):
+        assert values
+        assert list(values) == sorted(set(values))

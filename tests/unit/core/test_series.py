@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import series
-from pipeline.core import step as step_module
 from pipeline.core.schedule import Backfill, Schedule, ScheduleSpec
 from pipeline.core.series import Step, advance, created, done, edited, paused, resumed, triggered, wake_at
+from pipeline.core.step import RECENT
+from pipeline.core.zones import zone_data_version
 
 MINUTE = 60_000
 T0 = 1_790_000_040_000
@@ -251,7 +252,7 @@ def test_allow_notes_nothing_so_its_state_does_not_grow() -> None:
     state = made(overlap="allow")
     for minute in range(1, 40):
         state = advance(state, T0 + minute * MINUTE).state
-    assert (state.open, len(state.recent)) == ((), step_module.RECENT)
+    assert (state.open, len(state.recent)) == ((), RECENT)
     assert state.counts == {"fired": 39}
 
 
@@ -641,7 +642,7 @@ def test_other_zone_data_move_what_is_to_come() -> None:
     step = advance(state, T0 + 30_000)
     assert step.fire == ()
     assert step.state.next_nominal == T0 + MINUTE
-    assert step.state.zone_data == step_module.zone_data()
+    assert step.state.zone_data == zone_data_version()
 
 
 # -- what no policy may break -----------------------------------------------------------------------------------
@@ -714,3 +715,9 @@ def test_no_slot_fires_twice_none_is_lost_and_all_are_counted(policies: Any, dee
         assert state.counts.get("fired", 0) == len(fired)
         at = wake_at(state)
         assert at is None or at > now or advance(state, now).state != state
+
+
+def test_what_waits_when_a_schedule_is_paused_does_not_fire() -> None:
+    state = replace(made(), paused="by hand", buffer=(T0,))
+    assert advance(state, T0 + 1).fire == ()
+    assert fires(advance(replace(state, paused=None), T0 + 1)) == [0]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+import struct
+import tracemalloc
+from datetime import UTC, datetime
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.cron import DAY_MS
-from pipeline.core.errors import InvalidInput, InvalidSchedule
-from pipeline.core.timing import LAST_INSTANT, TimingSpec, every_of, preview, timing_of
+from pipeline.core.cron import parse_cron
+from pipeline.core.errors import InvalidSchedule
+from pipeline.core.timing import Cronned, TimingSpec, timing_of
+from pipeline.core.wall import Wall
 from pipeline.core.zones import zone_data_version, zone_names, zone_of
 
-HOUR = 3_600_000
+HOUR, DAY_MS = 3_600_000, 86_400_000
 
 
 def ms(text):
@@ -42,7 +46,6 @@ def test_an_interval_is_anchored_to_the_epoch_and_its_phase():
     assert timing.count(7_000, 187_000) == 2
     assert timing.latest(0, 200_000, 2) == [97_000, 187_000]
     assert of("@every 90s").upcoming(0, 2) == [90_000, 180_000]
-    assert (every_of("@every 5m"), every_of("* * * * *")) == (300_000, None)
 
 
 def test_start_is_included_and_end_is_not():
@@ -63,7 +66,11 @@ def test_rare_dates_are_found():
     assert shown(of("0 0 29 2 *").upcoming(ms("2096-03-01T00:00"), 1)) == ["2104-02-29T00:00"]
     leap_monday = of("0 0 29 2 */1").upcoming(ms("2026-01-01T00:00"), 1)
     assert shown(leap_monday) == ["2028-02-29T00:00"]
+    mondays = of("0 0 */1 2 *", exclude=(("no", ("cron:* * * * 0,2-6", "cron:* * 1-28 * *")),))
+    assert shown(mondays.upcoming(ms("2072-03-01T00:00"), 2)) == ["2112-02-29T00:00", "2140-02-29T00:00"]
     assert of("0 0 29 2 *", tz="Europe/Berlin").next_after(ms("9998-01-01T00:00")) is None
+    assert of("@every 1h").next_after(ms("9998-01-01T00:00")) == ms("9998-01-01T01:00")
+    assert of("0 0 1 1 *").next_after(-(1 << 60)) == ms("1800-01-01T00:00")
 
 
 @pytest.mark.parametrize("cron", ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31W 2 *"])
@@ -79,6 +86,17 @@ def test_what_never_runs_is_refused(cron):
         ("cron", {"cron": "* * * * *", "every_ms": 1000}),
         ("cron", {"cron": "@every soon"}),
         ("every", {"cron": "@every 10ms"}),
+        ("every", {"cron": "@every 0s"}),
+        ("cron", {"cron": "@every"}),
+        ("cron", {"cron": "@every 90s", "every_ms": 90_000}),
+        ("cron", {"every_ms": 90_000, "after_ms": 90_000}),
+        ("every", {"every_ms": 51 * 366 * DAY_MS}),
+        ("exclude", {"after_ms": 90_000, "exclude": (("a", ("christmas",)),)}),
+        ("exclude", {"cron": "* * * * *", "exclude": (("a", ("cron:H * * * *",)),)}),
+        ("exclude", {"cron": "* * * * *", "exclude": (("a", ("cron:",)),)}),
+        ("cron", {"cron": "0 0 1 1 *", "start_at": ms("2026-02-01T00:00"), "end_at": ms("2026-12-01T00:00")}),
+        ("every", {"every_ms": 3_600_000, "exclude": (("a", ("cron:0 * * * *",)),)}),
+        ("every", {"every_ms": 5_000, "exclude": (("a", ("cron:* * * * *",)),)}),
         ("every", {"every_ms": 999}),
         ("every", {"after_ms": -1}),
         ("tz", {"cron": "* * * * *", "tz": "Europe/Atlantis"}),
@@ -88,14 +106,14 @@ def test_what_never_runs_is_refused(cron):
         ("dst_overlap", {"cron": "* * * * *", "dst_overlap": "second"}),
         ("end", {"cron": "* * * * *", "start_at": 5, "end_at": 5}),
         ("jitter", {"cron": "* * * * *", "jitter_ms": -1}),
-        ("jitter", {"cron": "* * * * *", "jitter_ms": 60_000}),
+        ("jitter", {"cron": "* * * * *", "jitter_ms": 60_001}),
         ("jitter", {"every_ms": 5000, "jitter_ms": 6000}),
         ("exclude", {"cron": "* * * * *", "exclude": (("a", ("2026-13-01",)),)}),
         ("exclude", {"cron": "* * * * *", "exclude": (("a", ("christmas",)),)}),
         ("exclude", {"cron": "* * * * *", "exclude": (("a", ("2026-01-02..2026-01-01",)),)}),
         ("exclude", {"cron": "* * * * *", "exclude": (("a", ("cron:* *",)),)}),
         ("exclude", {"cron": "* * * * *", "exclude": (("a", ("cron:30 * * * * *",)),)}),
-        ("exclude", {"cron": "* * * * *", "exclude": (("a", ("2026-01-01",) * 1001),)}),
+        ("exclude", {"cron": "* * * * *", "exclude": (("a", ("2026-01-01",) * 2001),)}),
         ("cron", {"cron": "0 9 * * *", "exclude": (("all", ("cron:* 9 * * *",)),)}),
         ("cron", {"cron": "* * * * * *", "exclude": (("all", ("cron:* * * * *",)),)}),
     ],
@@ -110,8 +128,8 @@ def test_a_schedule_that_follows_its_own_end_has_no_grid():
     timing = of(after_ms=600_000, jitter_ms=10_000)
     assert timing.words == "10m after the last run finished"
     assert 0 <= timing.due_of(5) - 5 < 10_000
-    with pytest.raises(AssertionError):
-        timing.next_after(0)
+    assert timing.next_after(0) is None
+    assert (timing.count(0, DAY_MS), timing.latest(0, DAY_MS, 5), timing.upcoming(0, 5)) == (0, [], [])
 
 
 def test_excluded_dates_and_windows_do_not_run_and_do_not_count():
@@ -149,10 +167,11 @@ def test_jitter_is_the_same_for_ever_and_ends_before_the_next(after, cron):
 
 def test_jitter_of_the_last_one_and_of_two_schedules():
     end = ms("2026-05-01T10:00") + 1
-    last = of("0 10 * * *", schedule_id="a", jitter_ms=HOUR, end_at=end).due_of(end - 1)
-    other = of("0 10 * * *", schedule_id="b", jitter_ms=HOUR, end_at=end).due_of(end - 1)
+    nominal = end - 1
+    assert of("0 10 * * *", schedule_id="a", jitter_ms=HOUR, end_at=end).due_of(nominal) == nominal
+    last, other = (of("0 10 * * *", schedule_id=id, jitter_ms=HOUR).due_of(nominal) for id in "ab")
     assert last != other
-    assert end - 1 <= min(last, other) <= max(last, other) < end + HOUR
+    assert nominal <= min(last, other) <= max(last, other) < nominal + HOUR
 
 
 ZONES = [
@@ -224,96 +243,137 @@ def test_zone_data():
     assert {"UTC", "Europe/Berlin"} <= zone_names()
 
 
-@pytest.mark.parametrize("at", [-2000 * 365 * DAY_MS, 0, LAST_INSTANT])
-def test_any_instant_lies_in_a_segment(at):
-    segment = zone_of("Europe/Berlin").segment(at)
-    assert at < segment.end
-    assert zone_of("Europe/Berlin").segments(at, at - 1) == []
+@pytest.mark.parametrize("at", [-(1 << 36), -1, 0, 1 << 25, (1 << 25) - 1, 1 << 38])
+def test_any_second_lies_in_a_stretch(at):
+    stretch = zone_of("Europe/Berlin").stretch(at)
+    assert stretch.start <= at < stretch.end
 
 
-def test_segments_join():
-    joined = zone_of("Europe/Berlin").segments(ms("2020-01-01T00:00"), ms("2026-01-01T00:00"))
-    assert all(a.end == b.start for a, b in pairwise(joined))
-    assert len({segment.offset for segment in joined}) == 2
+def test_stretches_join_and_few_are_kept():
+    zone = zone_of("Europe/Berlin")
+    at, seen = 0, []
+    while at < 1 << 34:
+        seen.append(zone.stretch(at))
+        at = seen[-1].end
+    assert {stretch.offset for stretch in seen} == {3600, 7200}
+    assert len(zone._chunks) <= 256
 
 
-# -- preview ---------------------------------------------------------------------------------------------------
+def test_no_zone_changes_twice_between_two_looks():
+    """Stretches are found by looking every four days. Read here from the files themselves."""
+    for name in zone_names():
+        jumps = file_jumps(name)
+        assert all(b - a > 4 * 86_400 for a, b in pairwise(jumps)), name
 
 
-def test_preview_gives_aware_instants_in_utc():
-    after = datetime(2026, 11, 30, 9, 0, tzinfo=timezone(timedelta(hours=1)))
-    got = preview("0 10 * * *", tz="Europe/Berlin", after=after, count=2)
-    assert got == [datetime(2026, 11, 30, 9, tzinfo=UTC), datetime(2026, 12, 1, 9, tzinfo=UTC)]
-    assert all(at.tzinfo is UTC for at in got)
-    assert preview("@every 1h", after=after, count=0) == []
+def file_jumps(name):
+    """Seconds at which the offset changes, of the 64-bit block of a TZif file (RFC 8536)."""
+    data = files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+
+    def header(at):
+        return struct.unpack(">6l", data[at + 20 : at + 44])
+
+    utc, std, leap, times, types, chars = header(0)
+    at = 44 + times * 5 + types * 6 + chars + leap * 8 + std + utc
+    times, types = header(at)[3:5]
+    seconds = struct.unpack(f">{times}q", data[at + 44 : at + 44 + 8 * times])
+    kinds = data[at + 44 + 8 * times : at + 44 + 9 * times]
+    table = at + 44 + 9 * times
+    offsets = [struct.unpack(">l", data[table + 6 * kind : table + 6 * kind + 4])[0] for kind in kinds]
+    return [second for second, (a, b) in zip(seconds[1:], pairwise(offsets), strict=False) if a != b]
 
 
-def test_preview_takes_a_fraction_of_a_millisecond_as_before_the_next():
-    at = datetime(2026, 5, 1, 10, tzinfo=UTC)
-    assert preview("0 10 * * *", after=at - timedelta(microseconds=1)) == [at]
-    assert preview("0 10 * * *", after=at + timedelta(microseconds=1)) == [at + timedelta(days=1)]
+def test_a_pass_that_reaches_into_the_next_chunk_is_still_the_second():
+    """Stretches are looked up by chunks of seconds; a jump right before the end of one counts in the next."""
+    from zoneinfo import ZoneInfo
 
+    from pipeline.core.zones import Zone
 
-def test_preview_with_a_policy():
-    after = datetime(2026, 1, 1, tzinfo=UTC)
-    got = preview(
-        "H 10 * * *",
-        after=after,
-        count=9,
-        schedule_id="a",
-        exclude={"second": ["2026-01-02"]},
-        start=after,
-        end=datetime(2026, 1, 4, tzinfo=UTC),
+    class Zoned(Zone):
+        def _offset(self, at):
+            return 3600 if at < (40 << 25) - 600 else 0
+
+    zone = Zoned("Test/Zone", ZoneInfo("UTC"))
+    seam = (40 << 25) - 600
+    fixed, rhythm = (
+        Cronned(Wall(parse_cron("*/1 * * * *")), zone, make_up=False, both_passes=both)
+        for both in (False, True)
     )
-    assert [at.day for at in got] == [1, 3]
+    around = (seam - 3600) * 1000, (seam + 7200) * 1000
+    assert rhythm.count(*around) == 180
+    assert fixed.count(*around) == 120
+    assert fixed.first((seam + 700) * 1000) >= (seam + 3600) * 1000
+    assert fixed.last(around[0], (seam + 3600) * 1000) < seam * 1000
 
 
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("after", {"after": datetime(2026, 1, 1)}),  # noqa: DTZ001
-        ("after", {"after": "2026-01-01"}),
-        ("after", {"after": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=23)))}),
-        ("count", {"count": -1}),
-        ("count", {"count": True}),
-        ("count", {"count": 1 << 40}),
-    ],
-)
-def test_preview_refuses_by_field(field, options):
-    with pytest.raises(InvalidInput) as refused:
-        preview("* * * * *", **({"after": datetime(2026, 1, 1, tzinfo=UTC)} | options))
-    assert refused.value.field == field
+# -- exclusions of intervals -----------------------------------------------------------------------------------
+
+CLOSED = (("nights", ("cron:* 0-6 * * *",)), ("days", ("2026-03-29..2026-03-30",)))
 
 
-# -- words -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("every", [7_000, 90_000, HOUR, 5 * HOUR])
+def test_an_interval_with_exclusions(every):
+    timing = of(every_ms=every, phase_ms=3_000, tz="Europe/Berlin", exclude=CLOSED)
+    zone = zone_of("Europe/Berlin").info
+    after, until = ms("2026-03-27T03:00") + 1_234, ms("2026-04-01T09:00") + 777
+
+    def runs(at):
+        wall = datetime.fromtimestamp(at // 1000, zone)
+        return wall.hour > 6 and (wall.month, wall.day) not in ((3, 29), (3, 30))
+
+    first = after + (3_000 - after) % every
+    expected = [at for at in range(first, until + 1, every) if runs(at)]
+    assert timing.count(after, until) == len(expected)
+    assert timing.upcoming(after, 300) == expected[:300] or timing.upcoming(after, len(expected)) == expected
+    assert timing.latest(after, until, 300) == expected[-300:]
+    assert timing.latest(ms("2026-03-29T03:00"), ms("2026-03-29T20:00"), 5) == []
 
 
-@pytest.mark.parametrize(
-    ("cron", "words"),
-    [
-        ("0 8 * * mon-fri", "At 08:00, Monday through Friday (Europe/Berlin)"),
-        ("@daily", "At 00:00 (Europe/Berlin)"),
-        ("*/5 * * * *", "Every 5 minutes (Europe/Berlin)"),
-        ("0 8 1 * fri", "minute 0, hour 8, day of month 1, day of week fri (either day) (Europe/Berlin)"),
-        ("0 8 L * *", "minute 0, hour 8, day of month L (Europe/Berlin)"),
-        ("0 0 8 * * *", "minute 0, hour 8 (Europe/Berlin)"),
-        ("* * * * * *", "every second (Europe/Berlin)"),
-        ("0 8 * * 7", "minute 0, hour 8, day of week 7 (Europe/Berlin)"),
-        ("@every 90s", "every 90s"),
-    ],
-)
-def test_words(cron, words):
-    assert of(cron, tz="Europe/Berlin").words == words
+def test_what_is_made_up_after_a_gap_is_not_if_that_minute_or_the_time_itself_is_excluded():
+    night = ms("2026-03-28T12:00")
+    for rule in ("cron:30 2 29 3 *", "cron:0 3 * * *", "2026-03-29"):
+        timing = of("30 2 * * *", tz="Europe/Berlin", exclude=(("no", (rule,)),))
+        assert "2026-03-29T01:00" not in shown(timing.upcoming(night, 2))
+    timing = of("30 2 * * *", tz="Europe/Berlin", exclude=(("no", ("cron:1 3 * * *",)),))
+    assert shown(timing.upcoming(night, 1)) == ["2026-03-29T01:00"]
 
 
-@pytest.mark.parametrize(("every", "words"), [(90_000, "90s"), (DAY_MS, "1d"), (1500, "1500ms")])
-def test_words_of_an_interval(every, words):
-    assert of(every_ms=every).words == f"every {words}"
+def test_looking_back_over_what_is_excluded():
+    hourly = of(every_ms=HOUR, exclude=(("tops", ("cron:0-5 9 * * *",)),))
+    nine = ms("2026-05-01T09:00")
+    assert hourly.latest(nine - 1, nine + HOUR // 2, 5) == []
+    assert hourly.latest(nine - 2 * HOUR - 1, nine, 5) == [nine - 2 * HOUR, nine - HOUR]
+    workdays = of("0 9 * * *", exclude=(("weekends", ("cron:* 9 * * 0,6",)),))
+    assert shown(workdays.latest(0, ms("2026-05-03T12:00"), 2)) == ["2026-04-30T09:00", "2026-05-01T09:00"]
 
 
-def test_what_the_library_cannot_tell_is_told_field_by_field(monkeypatch):
-    def fails(*_):
-        raise ValueError("another dialect")
+def test_counting_with_windows_is_what_walking_finds():
+    timing = of("*/10 * * * *", tz="Europe/Berlin", exclude=CLOSED)
+    after, until = ms("2026-03-01T00:00"), ms("2026-04-15T00:00")
+    found = timing.upcoming(after, 10_000)
+    assert timing.count(after, until) == sum(at <= until for at in found)
+    assert timing.latest(after, until, 500) == [at for at in found if at <= until][-500:]
 
-    monkeypatch.setattr("cron_descriptor.get_description", fails)
-    assert of("11 8 * * *").words == "minute 11, hour 8 (UTC)"
+
+# -- cost ------------------------------------------------------------------------------------------------------
+
+
+def test_thousands_of_schedules_share_what_is_alike():
+    """Of every second even, whose times of a day spelled out would be megabytes each."""
+    of("* * * * * *", schedule_id="warm").count(0, 40 * DAY_MS)
+    tracemalloc.start()
+    kept = [of("* * * * * *", schedule_id=f"s{n}", jitter_ms=5) for n in range(1_000)]
+    for timing in kept:
+        timing.next_after(ms("2026-05-01T10:00"))
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert size / len(kept) < 3_000
+
+
+def test_far_more_days_and_years_than_are_kept():
+    timing = of("0 12 * * 1-5", tz="America/New_York")
+    found = timing.upcoming(0, 2_000)
+    assert timing.count(0, found[-1]) == 2_000
+    assert len(of("0 0 1 1 *", tz="Europe/Berlin").upcoming(ms("1900-01-01T12:00"), 150)) == 150
+    rare = of("0 0 1 * *").upcoming(ms("1900-01-01T12:00"), 1_300)
+    assert shown(rare[-1:]) == ["2008-05-01T00:00"]
