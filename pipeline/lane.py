@@ -300,7 +300,8 @@ class Lane:
         elif head == b"o/":
             # One of an older generation was long on its way: its writer has lost the partition, and not we.
             other = codec.TAKEOVER.decode(value)
-            self.usurped |= other.nonce != self.nonce and other.generation >= self._generation
+            ours = key != keys.takeover_key(self.number) or other.nonce == self.nonce
+            self.usurped |= not ours and other.generation >= self._generation
         elif head == b"s/":
             ack = codec.ACK.decode(value)
             if ack.state is AckState.RELEASED and _is_start(key, ack):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.core.acks import AckTracker
@@ -105,6 +105,21 @@ class Ledger:
             return batch
         return ()
 
+    def contest(self, lane: Lane) -> None:
+        """Another's takeover record stands on the partition. Who owns it only the group knows: if it takes a commit of
+        ours now, nobody of the group wrote that record (a foreign producer, a copy), and it counts for nothing."""
+        try:
+            membership = self._log.membership()
+            if lane.number in membership.owned:
+                guards = self._guarding([lane], membership.generation)
+                self._log.commit(guards, {lane.number: lane.committable(())}, membership)
+                lane.guarded, lane.usurped = True, False
+                self._events.on("takeover_forged", queue=self._desk.queue, partition=lane.number)
+        except RetryStep:
+            return  # it is the other's, and we shall be told
+        except OutcomeUnknown:
+            lane.unsure = True
+
     def _send(self, batch: Sequence[Outcome], ending: Mapping[Lane, Sequence[int]]) -> None:
         # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
         membership = self._log.membership()
@@ -113,14 +128,18 @@ class Ledger:
             raise RetryStep("a partition of this batch is being moved")
         jobs = self._desk.names.jobs
         puts = [put for outcome in batch for put in outcome.puts]
-        if self._guards is not None:
-            fresh = [lane.number for lane in ending if not lane.guarded]
-            puts += [self._guards.put(number, membership.generation) for number in fresh]
+        puts += self._guarding(ending, membership.generation)
         # Retries last: their owner can read one only after the ack that it follows from is in the log.
         last = [put for put in puts if put.topic == jobs]
         if last:
             puts = [put for put in puts if put.topic != jobs] + last
         self._log.commit(puts, offsets, membership)
+
+    def _guarding(self, lanes: Iterable[Lane], generation: int) -> list[Put]:
+        """What goes with the first offset of an assignment (H20)."""
+        if self._guards is None:
+            return []
+        return [self._guards.put(lane.number, generation) for lane in lanes if not lane.guarded]
 
     def _committed(self, batch: Sequence[Outcome], ending: Mapping[Lane, Sequence[int]]) -> None:
         for lane, offsets in ending.items():

@@ -61,6 +61,8 @@ POLL_LIMIT = 1_000
 """Records of one poll: as many as one ack transaction ends, which costs some milliseconds however few they are."""
 PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
+CONTEST_MS = 1_000
+"""How often a partition that somebody else claims is claimed back, until the group says whose it is."""
 AHEAD_MS = 20
 AHEAD_LIMIT = 4_000
 """Runs are started ahead of free places: twice as many as came to an end in the last 20 ms, the time that a start
@@ -121,7 +123,7 @@ class Worker:
         """Flights of lanes that were lost in this poll."""
         self._gone: list[int] = []
         """Those lanes."""
-        self._ended = self._ahead = self._counted_at = 0
+        self._ended = self._ahead = self._counted_at = self._contested_at = 0
         self._draining = False
         self._failure: Exception | None = None
         for flight in airborne.values():
@@ -208,6 +210,7 @@ class Worker:
             if lane.unsure and (covered := self._takeover.covered(lane)) is not None:
                 self._ledger.reconcile(lane, covered)
         self._follow()
+        self._contest()
         self._start_runs()
         self._appender.poll(1 if self._starting and not self._airborne else 0)
         if self._failure is not None:
@@ -255,6 +258,13 @@ class Worker:
                 for flight in lane.flights.values():
                     if flight.ticket in self._airborne and lane.stops.hits(flight.run):
                         self._stop(flight)
+
+    def _contest(self) -> None:
+        usurped = [lane for lane in self._lanes.values() if lane.usurped and not lane.unsure]
+        if usurped and (now := self._clock.monotonic()) - self._contested_at >= CONTEST_MS:
+            self._contested_at = now
+            for lane in usurped:
+                self._ledger.contest(lane)
 
     def _stop(self, flight: Flight) -> None:
         flight.stopped = True

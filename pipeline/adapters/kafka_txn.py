@@ -41,7 +41,7 @@ COMMIT_S = 10.0
 """After a local time-out the only legal call would be the same commit again: the producer is replaced instead."""
 ABORT_S = 5.0
 RENEW_S = 5.0
-"""How long a new producer may take inside a step, which the watchdog ends after 30 s: with flush and abort, or with
+"""How long a new producer may take inside a step, which the watchdog ends after 60 s: with flush and abort, or with
 the commit, far less. One that takes longer is built with all else that is built anew."""
 SUSPECT_S = 1.0
 """An EndTxn that took longer may have been sent twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from unit.shop import NAMES, Shop, steps, wait_out
 from pipeline import codec
 from pipeline.adapters.memory import CommitFault
 from pipeline.core import keys
-from pipeline.core.errors import RebuildClients
+from pipeline.core.errors import RebuildClients, RetryStep
 from pipeline.core.job import AckState, Event
 from pipeline.core.states import PartitionState
 from pipeline.offers import OfferId, offer
@@ -259,18 +260,66 @@ def test_an_offer_that_is_none_changes_nothing(shop: Shop, puts: list[Put] | Non
     assert [ack.attempt for ack in shop.terminal()] == [2]
 
 
-def test_whoever_reads_the_takeover_record_of_another_starts_nothing_more(shop: Shop) -> None:
-    worker = shop.worker("a")
+class Moved:
+    """The group has given everything to somebody else, and has not said so yet."""
+
+    def __init__(self, log: Any) -> None:
+        self._log, self.moved, self.refused = log, True, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def commit(self, *given: Any) -> None:
+        if self.moved:
+            self.refused += 1
+            raise RetryStep("stale generation")
+        self._log.commit(*given)
+
+
+def of_another(shop: Shop, *, key: bytes = b"o/0", later: int = 5) -> Put:
+    """The takeover record of another process that read as ours does."""
+    own = codec.TAKEOVER.decode(shop._values(ACKS, b"o/0")[-1])
+    record = replace(own, nonce="another", generation=own.generation + later)
+    return Put(ACKS, 0, key, codec.TAKEOVER.encode(record))
+
+
+def test_whoever_reads_the_takeover_record_of_another_starts_nothing_until_the_group_says_whose_it_is(
+    shop: Shop,
+) -> None:
+    worker = shop.worker()
     steps(worker)
-    other = shop.worker("b")
-    steps(other, 2)
-    forged = next(iter(worker._lanes.values()))
-    takeover = forged.takeover(worker._takeover._takeover_record(), ACKS)
-    forged.nonce = "mine"
-    shop.client.append(takeover)
+    worker._ledger._log = group = Moved(worker._ledger._log)
+    shop.client.append(of_another(shop))
     wait_out(shop, worker, 500)
-    assert forged.usurped
     shop.fire()
+    wait_out(shop, worker, 3_000)
+    assert (shop.started(), group.refused > 1) == ([], True)
+    group.moved = False
+    wait_out(shop, worker, 2_000)
+    (done,) = shop.terminal()
+    assert done.attempt == 1
+    assert "takeover_forged" in shop.told.lines
+
+
+@pytest.mark.parametrize("key", [b"o/1", b"o/77"])
+def test_a_takeover_record_of_another_partition_concerns_nobody_here(shop: Shop, key: bytes) -> None:
+    worker = shop.worker()
+    steps(worker)
+    shop.client.append(of_another(shop, key=key))
+    wait_out(shop, worker, 500)
+    assert not worker._lanes[0].usurped
+    shop.fire()
+    wait_out(shop, worker, 500)
+    assert len(shop.terminal()) == 1
+    assert "takeover_forged" not in shop.told.lines
+
+
+def test_one_of_an_older_generation_was_long_on_its_way(shop: Shop) -> None:
+    worker = shop.worker()
+    steps(worker)
+    shop.client.append(of_another(shop, later=-1))
+    wait_out(shop, worker, 500)
+    assert "takeover_forged" not in shop.told.lines
 
 
 # -- stops --------------------------------------------------------------------------------------------------

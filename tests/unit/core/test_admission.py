@@ -1,8 +1,10 @@
 """Which runs may start."""
 
+from dataclasses import replace
+
 import pytest
 
-from pipeline.core.admission import too_old
+from pipeline.core.admission import Quotas, too_old
 from pipeline.core.handler import DeadEnd, Registry
 from pipeline.core.job import Failure, Run
 
@@ -35,3 +37,35 @@ def test_without_a_max_age_nothing_is_too_old(late):
 
 def test_a_retry_is_as_old_as_its_job():
     assert too_old(spec("10s"), run(due_at=MEANT + 60_000), MEANT + 60_000) is not None
+
+
+def test_a_handler_with_a_limit_of_its_own_is_full_by_any_of_its_names():
+    registry = Registry()
+    registry.add("h", lambda ctx: None, concurrency=2, aliases=["old"])
+    registry.add("free", lambda ctx: None)
+    quotas, other, stranger = (
+        Quotas(registry),
+        replace(run(), handler="free"),
+        replace(run(), handler="nobody"),
+    )
+    assert quotas.limited
+    for one in (run(), replace(run(), handler="old"), other, stranger):
+        assert not quotas.full(one)
+        quotas.count(one, 1)
+    assert [quotas.full(one) for one in (run(), replace(run(), handler="old"), other, stranger)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    quotas.count(run(), -1)
+    assert not quotas.full(run())
+
+
+def test_without_limits_nothing_is_counted():
+    registry = Registry()
+    registry.add("h", lambda ctx: None)
+    quotas = Quotas(registry)
+    quotas.count(run(), 1)
+    assert not quotas.limited
+    assert not quotas.full(run())
