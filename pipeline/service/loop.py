@@ -15,8 +15,8 @@ from pipeline.core.retry import RetryPolicy, backoff
 from pipeline.ports import Events
 
 WATCHDOG_S = 60
-"""A step never takes this long, not even beside a handler that holds the GIL for half a minute; a client call that hangs
-does (librdkafka#5456). Past it the process ends and the group moves its partitions. The watchdog needs no GIL."""
+"""A step never takes this long, not even beside a handler that holds the GIL for half a minute; a client call that
+hangs does (librdkafka#5456). Past it the process ends and the group moves its partitions. The watchdog needs no GIL."""
 REARM_S = 1.0
 NAP_S = 0.05
 LEAVING_MS = 500
