@@ -307,7 +307,10 @@ CASES: dict[str, tuple[Make, Outcome]] = {
         value(b"x", lambda at: keys.command_key(at.uuid)),
         Dead("undecodable", answered=True),
     ),
-    "a schedule of a later version": (value(b"x", lambda at: b"s/nightly-" + at.id.encode()), Kept()),
+    "a schedule that nobody can read": (
+        value(b"x", lambda at: b"s/nightly-" + at.id.encode()),
+        Dead("undecodable"),
+    ),
     # -- record keys
     "no record key": (key(None), Refused()),
     "an empty record key": (key(b""), Dead("undecodable")),

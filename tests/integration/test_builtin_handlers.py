@@ -81,6 +81,7 @@ def test_a_call_carries_what_makes_its_effect_happen_once(server: HostileServer)
         "x-job-id": "j0",
         "x-job-run": "2",
         "x-job-attempt": "3",
+        "x-job-nominal-at": "2027-01-15T08:00:00.000Z",
     }
 
 

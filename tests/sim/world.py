@@ -27,6 +27,7 @@ from pipeline.core.states import PartitionState
 from pipeline.desk import Desk
 from pipeline.dispatcher import Dispatcher
 from pipeline.heartbeat import Pulse
+from pipeline.outbox import Outbox
 from pipeline.ports import CommittedOffset, Membership, Put, Record
 from pipeline.worker import Limits, Worker
 
@@ -203,9 +204,10 @@ class World:
         identity = self._identity(process)
         registry = Registry()
         registry.add("sim.job", lambda ctx, **payload: self.handle(ctx, **payload))
+        appender = MemoryAppender(self.cluster)
         return Worker(
             open_log=self._open(process, NAMES.work("default"), NAMES.worker_group("default")),
-            appender=MemoryAppender(self.cluster), reader=MemoryReader(self.cluster), executor=InlineExecutor(),
+            appender=appender, outbox=Outbox(appender), reader=MemoryReader(self.cluster), executor=InlineExecutor(),
             registry=registry, means=MEANS, airborne={}, fleet_partitions=1,
             open_fleet=lambda: MemoryFeed(self.cluster, NAMES.fleet),
             desk=Desk(names=NAMES, layout=LAYOUT, queue="default", worker=identity.process),
