@@ -30,14 +30,13 @@ demo: $(STAMP) ## the product's main job on real input against a real broker
 dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
-test: $(STAMP) ## unit, conformance, short simulation, integration, acceptance; but for the slow ones
-	@$(PYTEST) tests/unit $(SIDE_BY_SIDE) -m "not slow"
+test: coverage ## unit with coverage, conformance, short simulation, integration, acceptance; but for the slow ones
 	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit -m "not slow"
 
 slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
 	@$(PYTEST) tests --ignore=tests/nemesis -m slow
 
-check: lint type layers test slow sim coverage ## everything that must be green before a commit lands
+check: lint type layers test slow sim ## everything that must be green before a commit lands
 
 lint: $(STAMP) ## ruff: format and rules
 	@$(BIN)/ruff format --check .
