@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
-SIDE_BY_SIDE := -n auto --dist loadfile # unit tests use nothing but the processor
+SIDE_BY_SIDE := -n auto --dist loadfile # broker tests wait most of their time; each process has a broker of its own
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
@@ -31,10 +31,10 @@ dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
 test: coverage ## unit with coverage, conformance, short simulation, integration, acceptance; but for the slow ones
-	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit -m "not slow"
+	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit $(SIDE_BY_SIDE) -m "not slow" --durations=15
 
 slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
-	@$(PYTEST) tests --ignore=tests/nemesis -m slow
+	@$(PYTEST) tests --ignore=tests/nemesis $(SIDE_BY_SIDE) -m slow --durations=15
 
 check: lint type layers test slow sim ## everything that must be green before a commit lands
 
