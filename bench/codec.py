@@ -119,10 +119,10 @@ def of_acks() -> dict[str, Any]:
 
     def started() -> bytes:
         begun = writer.opening(RUN, ACK.attempt, ACK.token)
-        return writer.complete(begun, writer.when(AckState.STARTED, ACK.at), ACK.work_offset)
+        return writer.write(begun, AckState.STARTED, ACK.at, ACK.work_offset)
 
     def terminal() -> bytes:
-        return writer.complete(opening, writer.when(ACK.state, ACK.at), ACK.work_offset, ACK.started_at)
+        return writer.write(opening, ACK.state, ACK.at, ACK.work_offset, ACK.started_at)
 
     assert terminal() == data
     ours = {

@@ -91,9 +91,11 @@ def connect(settings: "Settings") -> "Parts":
     """The real parts of a client. Composed here, above all layers, since a client knows no adapter; imported
     only when one connects. Raises StoreUnreachable if no store is known."""
     from pipeline.adapters.kafka_admin import load_layout
+    from pipeline.adapters.kafka_append import KafkaAppender
     from pipeline.adapters.kafka_feed import KafkaFeed
-    from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+    from pipeline.adapters.kafka_io import KafkaReader
     from pipeline.adapters.kafka_lag import group_progress
+    from pipeline.adapters.kafka_scan import KafkaScan
     from pipeline.adapters.store_clock import kafka_clock
     from pipeline.client.parts import Parts
     from pipeline.follower import Follower
@@ -110,6 +112,7 @@ def connect(settings: "Settings") -> "Parts":
         finder=lambda layout: Follower(reader=reader, names=names, layout=layout),
         open_feed=lambda: KafkaFeed(bootstrap, names.events, settings.kafka),
         group_progress=lambda *place: group_progress(bootstrap, settings.kafka, *place),
+        open_scan=lambda: KafkaScan(bootstrap, settings.kafka),
     )
 
 

@@ -22,12 +22,15 @@ def worker_heartbeat(
     generation: int,
     lanes: Iterable[Lane],
     flights: Sequence[Flight],
+    taking: bool = True,
 ) -> Heartbeat:
-    """`flights` = attempts under way, those of partitions that were lost among them."""
+    """`flights` = attempts under way, those of partitions that were lost among them. A worker that is `taking` no
+    further run handles nothing: nobody shall count on it."""
     lanes, topic = list(lanes), desk.names.work(desk.queue)
     return Heartbeat(
         process=me.process, role="worker", version=me.version, host=me.host, pid=me.pid, started_at=me.started_at,
-        generation=generation, transactional_ids=transactional_ids, handlers=registry.names(), queues=(desk.queue,),
+        generation=generation, transactional_ids=transactional_ids, handlers=registry.names() if taking else (),
+        queues=(desk.queue,),
         owned=tuple(
             Owned(topic=topic, partition=lane.number, state=lane.state.name.lower()) for lane in lanes
         ),

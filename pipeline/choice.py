@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pipeline.core.job import EARLIEST
 from pipeline.core.rates import Rates
 from pipeline.partition import Partition
+from pipeline.portion import Portion, at_most, weight
 from pipeline.ports import Action, Entry
 
 BATCH_LIMIT = 8_000
@@ -28,6 +29,8 @@ SHARED_MS, ALONE_MS = 40, 150
 SHARED_FOR_MS = 2_000
 """A backlog shares the way for so long after anything else was last seen beside it."""
 THROTTLED_MS = 10
+AHEAD_MS = 50
+"""A replay takes the places of its queue's rate that fall into so long at once."""
 
 Chosen = list[tuple[Partition, list[Entry]]]
 
@@ -74,13 +77,13 @@ class Choice:
             if left <= 0 or room <= 0:
                 break
             quota = max(1, left // (len(running) - i))
-            entries = partition.due(now, quota, room)
+            entries = _fitting(partition.due(now, quota, room), quota)
             if not entries:
                 continue
-            taken = len(entries)
+            taken = weight(entries)
             left -= taken
             room -= sum(len(entry.value) for entry in entries)
-            overdue = entries[-1].fire_at < now - ON_TIME_MS
+            overdue = entries[-1].fire_at < now - ON_TIME_MS or entries[-1].action == Action.REPLAY
             entries = self._throttle(entries, now)
             if overdue and (self.throttled or left <= 0 or room <= 0 or taken >= quota):
                 full.append(partition)
@@ -93,8 +96,9 @@ class Choice:
         for partition in full:
             share = max(1, BATCH_LIMIT // len(full))
             entries = partition.due(now, share, BATCH_BYTES // len(full), now - ON_TIME_MS)
-            if entries:
-                lanes[partition.number] = entries
+            on_time = [entry for entry in entries if entry.action != Action.REPLAY]
+            if on_time:
+                lanes[partition.number] = on_time
         return lanes
 
     # -- rates --------------------------------------------------------------------------------------------------
@@ -113,11 +117,12 @@ class Choice:
             return entries
         passed = []
         for entry in entries:
-            if EARLIEST < entry.fire_at < now - ON_TIME_MS:
+            if entry.action == Action.REPLAY or EARLIEST < entry.fire_at < now - ON_TIME_MS:
                 if self._tokens < 1:
                     self.throttled = True
                     continue
-                self._tokens -= 1
+                entry = _at_most(entry, int(self._tokens))
+                self._tokens -= weight((entry,))
             passed.append(entry)
         return passed
 
@@ -129,13 +134,20 @@ class Choice:
             return entries
         passed, later = [], []
         for entry in entries:
-            queue = entry.detail.rpartition("/")[0] if entry.action == Action.FIRE else ""
+            queue = _paced_queue(entry)
             rate = rates.get(queue)
             if rate is None:
                 passed.append(entry)
                 continue
             slot = max(self._slots.get(queue, 0.0), float(now))
-            self._slots[queue] = slot + 1000 / (rate * share)
+            step = 1000 / (rate * share)
+            if entry.action == Action.REPLAY:
+                # It takes places that are free now and reserves none: whatever is due on time goes before it.
+                if slot > now:
+                    later.append(entry._replace(fire_at=int(slot)))
+                    continue
+                entry = at_most(entry, max(1, int(AHEAD_MS / step)))
+            self._slots[queue] = slot + step * weight((entry,))
             if slot <= now:
                 passed.append(entry)
             else:
@@ -161,9 +173,34 @@ class Choice:
         self._limit = max(1, jobs // 2)
 
 
+def _fitting(entries: list[Entry], quota: int) -> list[Entry]:
+    """As many of these as are worth `quota` entries, and one at least; of a replay only some of its runs."""
+    if all(entry.action != Action.REPLAY for entry in entries):
+        return entries
+    fitting: list[Entry] = []
+    for entry in entries:
+        if quota <= 0:
+            break
+        fitting.append(_at_most(entry, quota))
+        quota -= weight(fitting[-1:])
+    return fitting
+
+
+def _at_most(entry: Entry, runs: int) -> Entry:
+    return at_most(entry, runs) if entry.action == Action.REPLAY else entry
+
+
+def _paced_queue(entry: Entry) -> str:
+    """The queue whose rate counts for it; of what has its place already, and of what emits nothing, none."""
+    if entry.action == Action.REPLAY:
+        return Portion.of(entry.detail).queue
+    return entry.detail.rpartition("/")[0] if entry.action == Action.FIRE else ""
+
+
 def _urgent(entries: Sequence[Entry], now: int) -> bool:
     """Whether a command or a job on time is among these, which are in the order of a queue."""
-    return bool(entries) and (entries[0].fire_at < EARLIEST or entries[-1].fire_at >= now - ON_TIME_MS)
+    last = next((entry for entry in reversed(entries) if entry.action != Action.REPLAY), None)
+    return last is not None and (entries[0].fire_at < EARLIEST or last.fire_at >= now - ON_TIME_MS)
 
 
 def halves(chosen: Chosen, size: int) -> tuple[Chosen, Chosen]:

@@ -37,26 +37,31 @@ class Desk:
 
     def started(self, flight: Flight) -> Put:
         """The record that makes an attempt durable."""
-        run = flight.delivery.run
+        run = flight.run
         flight.opening = opening = self._acks.opening(run, flight.attempt, flight.token)
-        when = self._acks.when(AckState.STARTED, flight.started_at)
-        value = self._acks.complete(opening, when, flight.delivery.offset)
-        key = keys.started_key(run.occurrence_id, run.run, flight.token)
-        return Put(self._topic, flight.lane.number, key, value)
+        value = self._acks.write(opening, AckState.STARTED, flight.started_at, flight.delivery.offset)
+        return self._put(flight, keys.started_key(run.occurrence_id, run.run, flight.token), value)
 
     def released(self, flight: Flight, now: int) -> Put:
         """The attempt ends unspent: whoever owns the partition next may start it at once."""
         run = flight.run
         key = keys.started_key(run.occurrence_id, run.run, flight.token)
-        return Put(self._topic, flight.lane.number, key, self._ack(flight, AckState.RELEASED, now))
+        return self._put(flight, key, self._ack(flight, AckState.RELEASED, now))
+
+    def _put(self, flight: Flight, key: bytes, value: bytes) -> Put:
+        # What `Put(…)` makes, without the call in Python: every run costs two.
+        return tuple.__new__(Put, (self._topic, flight.lane.number, key, value, None))
 
     def settle(self, flight: Flight, decision: Decision, now: int, log: str | None = None) -> list[Put]:
         """The records of an outcome, to be committed together with the offset; a retry comes last. `log` = the last
         lines that the attempt logged."""
         match decision:
             case Succeeded():
-                puts = [self._terminal(flight, AckState.SUCCEEDED, now, None, decision.result, log)]
-                return puts + self._done(flight.run, AckState.SUCCEEDED, now)
+                run = flight.run
+                terminal = self._terminal(flight, AckState.SUCCEEDED, now, None, decision.result, log)
+                if run.key is None and run.schedule_id is None:
+                    return [terminal]
+                return [terminal, *self._done(run, AckState.SUCCEEDED, now)]
             case Cancelled():
                 return self._cancelled(flight, Failure(type="Cancel", message=decision.reason), now, log)
             case DeadEnd():
@@ -189,14 +194,12 @@ class Desk:
     ) -> Put:
         run = flight.run
         key = keys.terminal_key(run.occurrence_id, run.run, flight.attempt)
-        value = self._ack(flight, state, now, error, result, log_tail, retry_at)
-        return Put(self._topic, flight.lane.number, key, value)
+        return self._put(flight, key, self._ack(flight, state, now, error, result, log_tail, retry_at))
 
     def _ack(self, flight: Flight, state: AckState, now: int, *rest: Any) -> bytes:
         """`rest`: error, result, log_tail, retry_at."""
         opening = flight.opening or self._acks.opening(flight.run, flight.attempt, flight.token)
-        when = self._acks.when(state, now)
-        return self._acks.complete(opening, when, flight.delivery.offset, flight.started_at, *rest)
+        return self._acks.write(opening, state, now, flight.delivery.offset, flight.started_at, *rest)
 
 
 def _attempts(flight: Flight, last: AttemptRecord) -> list[AttemptRecord]:

@@ -30,7 +30,9 @@ from pipeline.fencing import Fencing
 from pipeline.firing import condemn
 from pipeline.guard import check_guards, guard_puts
 from pipeline.heartbeat import Pulse, Seen
+from pipeline.hold import Gate
 from pipeline.partition import Partition
+from pipeline.portion import weight
 from pipeline.ports import (
     Action,
     Clock,
@@ -83,6 +85,7 @@ class Dispatcher:
         self._at = checkpoint
         self._partitions: dict[int, Partition] = {}
         self._choice = Choice(rates)
+        self._gate = Gate(site, events)
         self._generation = 0
         self._poll_limit = POLL_LIMIT
         self._complain_at = 0
@@ -193,6 +196,7 @@ class Dispatcher:
             self._at("takeover_chosen")
             self._commit(puts, new, membership)
             self._at("takeover_committed")
+            self._gate.look(self._clock.monotonic())
         except (RetryStep, StoreUnreachable) as retry:
             if (
                 self._clock.monotonic() >= self._complain_at
@@ -231,11 +235,13 @@ class Dispatcher:
 
     def _emit_due(self) -> int:
         """Choose, commit, apply. Returns the number of entries settled."""
+        if self._gate.held(self._clock.monotonic()):
+            return 0
         chosen = self._choose()
         if not chosen:
             return 0
         self._at("chosen")
-        size = sum(len(entries) for _, entries in chosen)
+        size = sum(weight(entries) for _, entries in chosen)
         try:
             return self._settle(chosen)
         except RetryStep as retry:
@@ -254,17 +260,18 @@ class Dispatcher:
         # Ownership and metadata are taken together, now; nothing polls before the commit (H2).
         membership = self._log.membership()
         chosen = [(p, entries) for p, entries in chosen if entries and p.number in membership.owned]
-        size, now = sum(len(entries) for _, entries in chosen), self._clock.now()
+        now = self._clock.now()
+        size, jobs = (sum(of(entries) for _, entries in chosen) for of in (len, weight))
         emissions = [(p, p.emit(entries, now)) for p, entries in chosen]
         puts = [put for _, emission in emissions for put in emission.puts]
         if not puts:
             return 0
         self._at("snapshot")
         try:
-            self._commit(puts, [p for p, _ in emissions], membership, size)
+            self._commit(puts, [p for p, _ in emissions], membership, jobs)
         except PoisonRecord as poison:
             return self._bisect(chosen, size, poison)
-        self._choice.took(size, self._clock.monotonic() - started, now)
+        self._choice.took(jobs, self._clock.monotonic() - started, now)
         return self._settled(emissions)
 
     def _bisect(self, chosen: Chosen, size: int, poison: PoisonRecord) -> int:
@@ -328,6 +335,8 @@ class Dispatcher:
             p.state in (PartitionState.ASSIGNED, PartitionState.RESTORING) for p in self._partitions.values()
         ):
             return 20
+        if self._gate.closed:
+            return IDLE_MS
         if self._choice.throttled:
             return THROTTLED_MS
         dues = [due for p in self._partitions.values() if (due := p.next_due()) is not None]

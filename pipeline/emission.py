@@ -39,6 +39,7 @@ class Emission:
         "own",
         "puts",
         "reasons",
+        "rewritten",
         "schedules",
         "site",
         "skipped",
@@ -67,6 +68,8 @@ class Emission:
         """Why records were put on `dead`, in one word each."""
         self.schedules: dict[bytes, Schedule] = {}
         """Schedules that this batch has changed and not written yet, by record key (recurring)."""
+        self.rewritten: dict[bytes, Entry] = {}
+        """And those that it has changed as bytes only."""
         self.skipped: Counter[str] = Counter()
         """Occurrences of schedules that were skipped, by reason."""
 
@@ -94,9 +97,18 @@ class Emission:
 
     def keep(self, entry: Entry, headers: Headers | None = None) -> None:
         """Write `entry` as the owner's own record; only the owner writes such keys."""
+        self.write(entry, headers)
+        self.view.put(entry)
+
+    def write(self, entry: Entry, headers: Headers | None = None) -> None:
+        """Write what is filed already."""
         self.puts.append(Put(self._jobs, self.number, entry.record_key, entry.value, headers))
         self.own.append(entry.record_key)
-        self.view.put(entry)
+
+    def rewrite(self, before: Entry, after: Entry) -> None:
+        """File `after` in place of `before`; it is written with the other schedules, at the end of the batch."""
+        self.view.delta.put(after, before)
+        self.rewritten[after.record_key] = after
 
     def end(self, entry: Entry, end: str, more: Iterable[tuple[str, bytes]] = ()) -> None:
         """Tombstone the record. A tombstone says how it ended, so that whoever reads only it knows."""

@@ -15,11 +15,14 @@ from pipeline.core.schedule import Schedule
 from pipeline.core.site import Site
 from pipeline.core.times import parse_duration
 from pipeline.core.topics import WORK_RETENTION_MS
+from pipeline.core.zones import zone_data_version, zone_names
 from pipeline.ports import Action, Entry
 
 DETAIL_LIMIT = 500
 """Characters of a reason kept in the index: what a foreign record says of itself has no bound."""
 REMOVED_MS = 30 * 86_400_000
+NOWHERE = -1
+"""The offset of an entry of which nobody asks where its record stands."""
 TO_FIRE = (Action.FIRE, Action.GRANTED)
 FINISHED, STARTED = "finished", "started"
 """How long a key stays taken: until the job ended, or until its first run is emitted; else a duration."""
@@ -94,16 +97,31 @@ def kept(key: bytes, offset: int, value: bytes, until: int, detail: str = "") ->
     return Entry(key, min(max(until, EARLIEST), LATEST), offset, Action.EXPIRE, value, detail[:DETAIL_LIMIT])
 
 
-def scheduled(key: bytes, state: Schedule, value: bytes, offset: int) -> Entry:
+def scheduled(key: bytes, state: Schedule, value: bytes) -> Entry:
     """The entry of a schedule: when something of it is to be decided next, or held until somebody changes it. What an
-    app removed is remembered for as long as older versions of it may run."""
+    app removed is remembered for as long as older versions of it may run. Its offset says nothing: it is rewritten
+    with each firing, and to file each again for where it has come to stand would cost as much as firing it."""
     if state.ended == series.REMOVED:
-        return kept(key, offset, value, state.changed_at + REMOVED_MS)
+        return kept(key, NOWHERE, value, state.changed_at + REMOVED_MS)
     at = series.wake_at(state)
-    if at is None:
-        return Entry(key, EARLIEST, offset, Action.HOLD, value)
+    if at is None or not zone_is_here(state):
+        return Entry(key, EARLIEST, NOWHERE, Action.HOLD, value)
+    at = EARLIEST if of_other_zone_data(state) else min(max(at, EARLIEST + 1), LATEST)
     # A place of the queue's rate is taken as a job's is; the work partition differs by occurrence.
-    return Entry(key, min(max(at, EARLIEST + 1), LATEST), offset, Action.FIRE, value, f"{state.spec.queue}/")
+    return Entry(key, at, NOWHERE, Action.FIRE, value, f"{state.spec.queue}/")
+
+
+def of_other_zone_data(state: Schedule) -> bool:
+    """Whether its next instant was computed with other zone data than there are here: a rule may have moved it, to an
+    earlier time even, so it is to be looked at now."""
+    spec = state.spec
+    by_zone = spec.tz != "UTC" and (spec.cron is not None or bool(spec.exclude))
+    return by_zone and state.next_nominal is not None and state.zone_data != zone_data_version()
+
+
+def zone_is_here(state: Schedule) -> bool:
+    """Whether its zone is known; of one that only other zone data have, nothing is decided before an owner has them."""
+    return state.zone_data == zone_data_version() or state.spec.tz in zone_names()
 
 
 def hold_of(unique: str) -> int | None:

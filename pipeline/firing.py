@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pipeline import codec, recurring
 from pipeline.commands import ANSWER, execute
+from pipeline.commands.replay import replay
 from pipeline.commands.stop import close
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
@@ -40,6 +41,8 @@ def settle(entry: Entry, emission: Emission) -> None:
             _fire(entry, emission)
         case Action.COMMAND:
             execute(entry, emission)
+        case Action.REPLAY:
+            replay(entry, emission)
         case Action.DONE:
             _done(entry, emission)
         case Action.MOVE:
@@ -99,10 +102,10 @@ def _fire_retry(entry: Entry, emission: Emission) -> None:
 def _done(entry: Entry, emission: Emission) -> None:
     """The key is free once the highest run of its incarnation has ended the job; a fact of another incarnation, or
     of an earlier run, changes nothing (DESIGN §4)."""
-    parsed = keys.parse_jobs_key(entry.record_key)
-    if parsed.id.startswith("s:"):
-        recurring.done(entry, parsed.id, parsed.run, emission)
+    if entry.record_key.startswith(b"d/s:"):
+        recurring.done(entry, emission)
         return
+    parsed = keys.parse_jobs_key(entry.record_key)
     holder = holder_of(parsed.id, emission)
     if holder is not None:
         held, state = holder

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from pipeline import codec
 from pipeline.core import keys
-from pipeline.core.errors import StopPartition, Undecodable, UnknownFingerprint
+from pipeline.core.errors import InvalidInput, StopPartition, Undecodable, UnknownFingerprint
 from pipeline.core.ids import keyed_id
-from pipeline.core.job import EARLIEST, LATEST, Command
+from pipeline.core.job import EARLIEST, LATEST, Command, ReplayBatch
 from pipeline.core.keys import JobsKey, JobsKind
 from pipeline.core.names import legal
 from pipeline.core.site import Site
@@ -20,14 +20,18 @@ from pipeline.core.token import LAST_RUN
 from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import MOVED
 from pipeline.filing import firing, kept, keyed, owed, scheduled, sound, sound_schedule
+from pipeline.portion import REPLAY, batch_of, queue_of, replaying
 from pipeline.ports import Action, Entry, Record
-from pipeline.view import WORK, View, header, headers_of
+from pipeline.view import UNTIL, WORK, View, header, headers_of
 
 CREATION_LIMIT_MS = 15 * 60_000
 """A `j/` record appended later than this after its `created_at` is refused: the fired memory of 30 minutes
 could no longer tell whether it is a late duplicate (DESIGN §4)."""
 ENDED = (b"fired", b"cancelled", b"dead")
 """How a changed job ends. A foreign tombstone of what its creator put says nothing of it."""
+DIGITS, CLOCKS_MS = 16, 60_000
+"""Of an instant in a header at most, and how far it may be beyond what the log's time says: whoever may append can put
+anything there."""
 DUPLICATE, SUPERSEDED, CHANGED = "duplicate", "superseded", b"changed"
 CREATE, SCHEDULE_VERBS = "create", "schedule."
 ANSWERED = "answered"
@@ -131,11 +135,14 @@ class _Folding:
             self._view.put(owed(key, retry.offset, Action.DROP, b"", "stopped"))
 
     def _kept(self, parsed: JobsKey) -> Entry:
+        until = self._log_time() + WORK_RETENTION_MS
         if parsed.kind is JobsKind.HIGHEST:
             codec.HIGHEST.decode(self._value)
+            told = header(headers_of(self._record), UNTIL)  # so that its owner need not read it back
+            until = min(int(told), until + CLOCKS_MS) if told.isdigit() and len(told) <= DIGITS else until
         else:
             self._stop(parsed.id, codec.EVENT.decode(self._value).run)
-        return kept(self._key, self._offset, self._value, self._log_time() + WORK_RETENTION_MS)
+        return kept(self._key, self._offset, self._value, until)
 
     def _firing(self, head: codec.RunHead) -> Entry:
         return firing(self._site, self._key, head, self._value, self._offset, self._now)
@@ -213,11 +220,11 @@ class _Folding:
     def _schedule(self, id_: str) -> Entry:
         before = self._view.entry(self._key)
         if before is not None and before.value == self._value:  # our own, come back: nothing of it is news
-            return before._replace(offset=self._offset)
+            return before
         state = codec.SCHEDULE.decode(self._value)
         if not sound_schedule(state, id_) or self._site.layout.home_of_name(id_) != self._view.number:
             return self.owed(Action.DEAD, "forged: no owner writes this")
-        return scheduled(self._key, state, self._value, self._offset)
+        return scheduled(self._key, state, self._value)
 
     def _command(self, id_: str) -> Entry:
         command = codec.decode_command(self._value, headers_of(self._record))
@@ -231,8 +238,12 @@ class _Folding:
         absolute = resolved(command, self._log_time())
         plain = absolute is command and self._value.startswith(codec.COMMAND.frame)
         value = self._value if plain else codec.COMMAND.encode(absolute)
-        home = self._home_of(command)
+        batch = _batch(command)
+        home = self._home_of(command) if batch is None else self._home_of_run(batch.runs[0])
         if home in (None, self._view.number):
+            if batch is not None:
+                runs, queue = len(batch.runs), queue_of(command)
+                return replaying(self._key, self._offset, value, queue, runs, self._log_time())
             return self.owed(Action.COMMAND, str(self._log_time()), value)
         if told is not None:  # its first copy is at home already, where this one could be the later by hours
             return self.owed(Action.DROP, DUPLICATE, b"")
@@ -249,6 +260,20 @@ class _Folding:
             return None if command.job_id is None else self._site.layout.home(command.job_id)
         except Undecodable:
             return None  # it is refused wherever it stands
+
+    def _home_of_run(self, run: bytes) -> int | None:
+        try:
+            return self._site.layout.home(codec.peek_run(run).job_id)
+        except Undecodable:
+            return None
+
+
+def _batch(command: Command) -> ReplayBatch | None:
+    """What is to be replayed; of a command that says nothing sound its execution tells what is wrong."""
+    try:
+        return batch_of(command) if command.verb == REPLAY else None
+    except InvalidInput:
+        return None
 
 
 def schedule_of(command: Command) -> str | None:

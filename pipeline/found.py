@@ -13,6 +13,7 @@ from pipeline.filing import TO_FIRE
 from pipeline.ports import Entry
 from pipeline.recurring import known
 from pipeline.runs import FIRED, holder_by_id, holder_of
+from pipeline.view import CHANGED
 
 STOPPED, STOPPING = "stopped", "stopping"
 """What a stop says of itself: no run of the job is left, or workers have been told and one may be under way."""
@@ -85,6 +86,8 @@ def _found(
         stop = view.entry(keys.stopped_key(occurrence))
         if retry is None and stop is not None:
             ended = (STOPPING if codec.EVENT.decode(stop.value).outcome == STOPPING else STOPPED).encode()
+        if ended == CHANGED:
+            ended = b""  # a late copy was told so: it says nothing of how the job has ended since
         if not ended and (state is not None or highest > 1 or retry is not None):
             ended = FIRED.encode()
     return Found(

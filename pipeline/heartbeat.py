@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -88,6 +89,15 @@ def fold_fleet(records: Iterable[Record]) -> list[Seen]:
         elif (heartbeat := _readable(value)) is not None:
             seen.setdefault(key, {})[heartbeat.queues] = Seen(heartbeat, record.timestamp()[1])
     return [one for of_process in seen.values() for one in of_process.values()]
+
+
+def in_words(processes: Iterable[Seen]) -> str:
+    """How many processes of each role; empty if there is none."""
+    role_of = {
+        seen.heartbeat.process: seen.heartbeat.role for seen in processes
+    }  # a worker beats once a queue
+    roles = sorted(Counter(role_of.values()).items())
+    return " and ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in roles)
 
 
 def _readable(value: bytes) -> Heartbeat | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline import codec
 from pipeline.core.admission import MINUTE_MS, Limits, check_run, killed, nobody_knows, too_old
-from pipeline.core.errors import Undecodable
+from pipeline.core.errors import Undecodable, UnknownFingerprint
 from pipeline.core.handler import DeadEnd, Decision
 from pipeline.core.job import Run
 from pipeline.core.registry import HandlerSpec, Registry
@@ -21,8 +21,18 @@ class Intake:
     """Used by the worker's thread only."""
 
     def __init__(
-        self, *, ledger: Ledger, desk: Desk, registry: Registry, limits: Limits, clock: Clock, events: Events
+        self,
+        *,
+        ledger: Ledger,
+        desk: Desk,
+        registry: Registry,
+        limits: Limits,
+        clock: Clock,
+        events: Events,
+        announced: Callable[[str], bool],
     ) -> None:
+        """`announced(fingerprint)`: whether a newer version has told of that schema. Raises StoreUnreachable."""
+        self._announced = announced
         self._ledger = ledger
         self._desk = desk
         self._registry = registry
@@ -47,7 +57,8 @@ class Intake:
                 run = codec.RUN.decode(record.value() or b"")
                 check_run(run, key=record.key(), queue=self._desk.queue)
             except Undecodable as problem:
-                self._unreadable(lane, record, problem)
+                if not self._left_to_newer(lane, offset, problem):
+                    self._unreadable(lane, record, problem)
                 continue
             if lane.acked and lane.was_acked(offset, run):
                 continue
@@ -77,6 +88,15 @@ class Intake:
         if run.handler not in self._told[1]:
             self._told[1].add(run.handler)
             self._events.on("unknown_handler", handler=run.handler, job=run.job_id)
+
+    def _left_to_newer(self, lane: Lane, offset: int, problem: Undecodable) -> bool:
+        """Whether the record is of a version that was announced and is unknown here. Its offset is never called
+        finished, so a worker that knows it will get it (DESIGN §3)."""
+        if not isinstance(problem, UnknownFingerprint) or not self._announced(f"{problem.fingerprint:016x}"):
+            return False
+        reason = f"{problem}, which was announced: upgrade this process"
+        self._events.on("schema_unknown", partition=lane.number, offset=offset, reason=reason)
+        return True
 
     def _unreadable(self, lane: Lane, record: Record, problem: Undecodable) -> None:
         offset = record.offset() or 0

@@ -132,8 +132,8 @@ class Lane:
         self._rewritten: dict[OfferId, int] = {}
         """Of those whose new start has not been read back: up to where acks had been read when it was written."""
         self.offers: dict[OfferId, Offer] = {}
-        self.released: set[OfferId] = set()
-        """Held attempts that were given back."""
+        self.released: dict[OfferId, int] = {}
+        """Attempts of others that were given back, with the offset of the record that says so, until it is applied."""
         self.stops = Stops()
         self._busy_serials: dict[str, int] = {}
         """By serial group: the offset of its run that has started, or that somebody else holds."""
@@ -277,7 +277,7 @@ class Lane:
     def _forget_strangers(self) -> None:
         """All that a predecessor started has been delivered: news of other attempts concern nobody."""
         held = {hold.id for hold in self.held.values()}
-        self.released &= held
+        self.released = {id_: at for id_, at in self.released.items() if id_ in held}
         if self.offers:
             awaited = held | self.reclaimed.keys() | {flight.id for flight in self.flights.values()}
             self.offers = {id_: offer for id_, offer in self.offers.items() if id_ in awaited}
@@ -305,7 +305,7 @@ class Lane:
         elif head == b"s/":
             ack = codec.ACK.decode(value)
             if ack.state is AckState.RELEASED and _is_start(key, ack):
-                self.released.add(OfferId(ack.occurrence_id, ack.run, ack.token))
+                self.released[OfferId(ack.occurrence_id, ack.run, ack.token)] = record.offset() or 0
         elif head == b"f/":
             return not self._add_chunk(key, value, record.offset() or 0)
         return False
@@ -478,13 +478,14 @@ class Lane:
 
     @property
     def acks_floor(self) -> int:
-        """Where the next owner begins to read the acks partition: not behind an offer that is not committed, a start
-        that the metadata does not show yet, or a stop that still matters; at its beginning as long as runs may come
-        that only acks call finished."""
+        """Where the next owner begins to read the acks partition: not behind an offer that is not committed, a release
+        of a start that the metadata still shows, a start that it does not show yet, or a stop that still matters; at
+        its beginning as long as runs may come that only acks call finished."""
         if self.acked:
             return 0
-        needed = [offer.since for offer in self.offers.values()] if self.offers else []
-        return min(self.acks_next, self.stops.since, *needed, *self._rewritten.values())
+        offered = [offer.since for offer in self.offers.values()] if self.offers else []
+        given_back = self.released.values()
+        return min(self.acks_next, self.stops.since, *offered, *given_back, *self._rewritten.values())
 
     def oldest(self) -> Delivery | None:
         """The unfinished run with the lowest offset, as far as any is here."""

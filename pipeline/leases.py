@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.states import PartitionState
@@ -104,7 +105,7 @@ class Leases:
             if offer is not None and offer.complete:
                 outcomes += self._take(lane, hold, offer)
             elif hold.id in lane.released:
-                lane.released.discard(hold.id)
+                del lane.released[hold.id]
                 lane.given_back(hold)
                 lane.let_go(hold)
             elif hold.start.worker == self._me and hold.id in mine:
@@ -127,6 +128,7 @@ class Leases:
         """Somebody else's outcome, as one of ours. Bytes that are none leave the run as it was without them."""
         try:
             puts = self._checked(lane, hold, offer.puts())
+            dead = self._died_of(puts)
         except Undecodable as problem:
             del lane.offers[hold.id]
             self._events.on("offer_unreadable", job=hold.delivery.run.job_id, reason=str(problem))
@@ -138,7 +140,12 @@ class Leases:
         )
         lane.flights[hold.delivery.offset] = flight
         self._events.on("offer_taken", job=run.job_id, worker=start.worker)
-        return [Outcome(flight, puts)]
+        return [Outcome(flight, puts, dead)]
+
+    def _died_of(self, puts: Sequence[Put]) -> str | None:
+        """The reason, if this outcome ends its job as dead: whoever commits it tells the application. Undecodable."""
+        letter = next((put.value for put in puts if put.topic == self._desk.names.dead), None)
+        return None if letter is None else codec.DEAD_LETTER.decode(letter).reason
 
     def _checked(self, lane: Lane, hold: Hold, puts: list[Put]) -> list[Put]:
         """Undecodable unless it is what the ack transaction of this attempt may carry."""

@@ -3,6 +3,9 @@
 A process is stale when no heartbeat of it has come for the time-out, counted only while a probe of ours on the
 same partition comes back within a second: a reader that is cut off, or a loop that was frozen, hears nobody and
 must not take that for silence. No time stamp of any machine plays a part.
+
+Whoever heard nothing for the whole time-out begins to count anew: what cut us off, a store that was restarted or a
+machine that stood still, has cut off the others too, and each of them finds its way back in its own time.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ PROBE_MS = 250
 """How often each watched partition is probed."""
 ECHO_MS = 1_000
 """A probe that is not back after so long says that we hear nothing."""
+LEAVE_MS = 250
+"""Who leaves has stored what it had to say before. That stands on another topic, and may be read a little later."""
 GRAIN_MS = 400
 """What one look may add to a silence at most: between two looks this process may have been frozen."""
 
@@ -31,7 +36,11 @@ class _Ear:
         self.next_probe = now
 
     def hears(self, now: int) -> bool:
-        return self.echoed is not None and now - self.echoed <= ECHO_MS
+        return self.echoed is not None and self.deaf_ms(now) <= ECHO_MS
+
+    def deaf_ms(self, now: int) -> int:
+        """Since a probe that came back was sent; 0 if none has come back yet."""
+        return 0 if self.echoed is None else now - self.echoed
 
 
 class Liveness:
@@ -55,7 +64,8 @@ class Liveness:
         self._feed: Feed | None = None
         self._ears: dict[int, _Ear] = {}
         self._silence: dict[str, int] = {}
-        self._left: set[str] = set()
+        self._left: dict[str, int] = {}
+        """Who has said that it leaves, and when that was heard."""
         self._looked = 0
         self._probes = 0
 
@@ -72,15 +82,19 @@ class Liveness:
         heard = self._listen(self._feed, now)
         elapsed, self._looked = min(now - self._looked, GRAIN_MS), now
         for name in wanted:
-            if name in heard:
+            ear = self._ears[self._place(name)]
+            if name in heard or ear.deaf_ms(now) >= self._timeout_ms:
                 wanted[name] = 0
-            elif self._ears[self._place(name)].hears(now):
+            elif ear.hears(now):
                 wanted[name] += elapsed
         self._send_probes(now)
 
     def stale(self, process: str) -> bool:
         """Whether it is known to have left, or was silent for the whole time-out."""
-        return process in self._left or self._silence.get(process, 0) >= self._timeout_ms
+        left = self._left.get(process)
+        if left is not None:
+            return self._looked - left >= LEAVE_MS
+        return self._silence.get(process, 0) >= self._timeout_ms
 
     def close(self) -> None:
         if self._feed is not None:
@@ -102,10 +116,10 @@ class Liveness:
         heard: set[str] = set()
         while records := feed.poll(0):
             for record in records:
-                self._hear(record, heard)
+                self._hear(record, heard, now)
         return heard
 
-    def _hear(self, record: Record, heard: set[str]) -> None:
+    def _hear(self, record: Record, heard: set[str], now: int) -> None:
         key, ear = record.key() or b"", self._ears.get(record.partition() or 0)
         if ear is not None and (sent := ear.sent.pop(key, None)) is not None:
             ear.echoed = max(sent, ear.echoed or sent)
@@ -117,7 +131,7 @@ class Liveness:
         if record.value() is not None:
             heard.add(name)
         elif name in self._silence:  # a process says that it leaves; names are never used twice
-            self._left.add(name)
+            self._left.setdefault(name, now)
 
     def _send_probes(self, now: int) -> None:
         for place, ear in self._ears.items():

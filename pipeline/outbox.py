@@ -34,23 +34,31 @@ class Outbox:
         return attempt in self._parted
 
     def send(self, attempt: OfferId, partition: int, puts: Sequence[Put]) -> None:
-        """Append these; again until the log has each of them."""
+        """Append these; again until the log has each of them. An outcome that was offered, taken back with its
+        partition and lost with that may be offered again while the first offer is on its way: the last one counts."""
         self._parted[attempt] = (partition, None)
-        self._sending[attempt] = set(range(len(puts)))
+        missing = self._sending[attempt] = set(range(len(puts)))
         for number, put in enumerate(puts):
-            self._appender.append(put, partial(self._reported, attempt, put, number))
+            self._appender.append(put, partial(self._reported, attempt, missing, put, number))
 
     def _reported(
-        self, attempt: OfferId, put: Put, number: int, error: Exception | None, offset: int, _at: int
+        self,
+        attempt: OfferId,
+        missing: set[int],
+        put: Put,
+        number: int,
+        error: Exception | None,
+        offset: int,
+        _at: int,
     ) -> None:
         if error is not None:
-            self._again.append((put, partial(self._reported, attempt, put, number)))
+            self._again.append((put, partial(self._reported, attempt, missing, put, number)))
             return
-        missing = self._sending[attempt]
         missing.discard(number)
-        if not missing:
+        if not missing and self._sending.get(attempt) is missing:
             del self._sending[attempt]
-            self._parted[attempt] = (self._parted[attempt][0], offset)
+            # A record that was stored at the first try, whose answer was lost, may have no known place.
+            self._parted[attempt] = (self._parted[attempt][0], offset if offset >= 0 else None)
 
     def send_again(self) -> None:
         """What the log did not take. Not from within the report that said so, which may come at once."""

@@ -16,16 +16,20 @@ from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import EARLIEST, Takeover
-from pipeline.core.keys import SCHEDULE
+from pipeline.core.keys import HIGHEST, SCHEDULE
 from pipeline.core.site import Site
 from pipeline.core.states import PartitionState
+from pipeline.core.zones import zone_data_version
 from pipeline.emission import Emission
+from pipeline.filing import TO_FIRE, scheduled
 from pipeline.firing import settle_all
 from pipeline.fold import fold, plain_job
-from pipeline.ports import Entry, Index, Position, Put, Record
+from pipeline.ports import Action, Delta, Entry, Index, Position, Put, Record
 from pipeline.view import View, headers_of
 
 SYNC_MS = 60 * 60_000
+ZONE_DATA, PAGE = b"zone_data", 100
+"""Fact: the zone data that the schedules of an index were last looked at with; so many of them at a time."""
 LATE_MS, LOOKED_AT = 1_000, 8 * 1024 * 1024
 """A schedule that has been due for so long is looked for, among so many bytes of what is overdue."""
 
@@ -43,6 +47,7 @@ class Partition:
         self.fenced_earlier = False
         self.generation = 0
         self._site = site
+        self._layout = site.layout.identity()  # placement is fixed for good
         self._index = index
         self.next_offset = 0
         self._epoch = -1
@@ -78,7 +83,7 @@ class Partition:
         return (
             position.cluster_id == site.cluster_id
             and position.topic_id == site.topic_id
-            and position.layout == site.layout.identity()
+            and position.layout == self._layout
             and now - position.synced_at < site.stale_after_ms
         )
 
@@ -117,7 +122,7 @@ class Partition:
 
     def ingest(self, records: Sequence[Record], position: int, now: int) -> None:
         """Fold `records` into the index. `position` is the next offset, past markers too (H15). StopPartition."""
-        view = View(self._index, self.number)
+        view, before = View(self._index, self.number), self.state
         for record in records:
             offset = record.offset()
             if offset is None or offset < self.next_offset:
@@ -138,6 +143,32 @@ class Partition:
         self._synced_at = now
         view.delta.position = self._position(now)
         self._index.apply(self.number, view.delta)
+        if self.state is PartitionState.RUNNING and before is not PartitionState.RUNNING:
+            self._look_over()
+
+    def _look_over(self) -> None:
+        """An index that was filled with other zone data has schedules filed under instants which a rule may have moved
+        since. Those read from the log are filed anew by it; these are once, when this process begins to own them."""
+        version = zone_data_version().encode()
+        if self._index.fact(self.number, ZONE_DATA) == version:
+            return
+        after = SCHEDULE
+        while page := self._schedules(after):
+            view, after = View(self._index, self.number), page[-1].record_key
+            for entry in page:
+                # The version ends the record: what waits for an instant of this one need not be read.
+                waits = entry.fire_at > EARLIEST and entry.value.endswith(version)
+                if entry.action in (*TO_FIRE, Action.HOLD) and not waits:
+                    state = codec.SCHEDULE.reread(entry.value)
+                    view.put(scheduled(entry.record_key, state, entry.value))
+            self._index.apply(self.number, view.delta)
+        done = Delta()
+        done.facts[ZONE_DATA] = version
+        self._index.apply(self.number, done)
+
+    def _schedules(self, after: bytes) -> list[Entry]:
+        page = self._index.entries(self.number, after, PAGE)
+        return [entry for entry in page if entry.record_key.startswith(SCHEDULE)]
 
     def quiet(self, now: int) -> bool:
         """Whether nothing was read for so long that the index should say it is still in step with its log: one that
@@ -146,9 +177,7 @@ class Partition:
 
     def _position(self, now: int) -> Position:
         site = self._site
-        return Position(
-            site.cluster_id, site.topic_id, site.layout.identity(), self.next_offset, self._epoch, now
-        )
+        return Position(site.cluster_id, site.topic_id, self._layout, self.next_offset, self._epoch, now)
 
     def _fold(
         self, record: Record, offset: int, key: bytes, value: bytes | None, view: View, now: int
@@ -162,11 +191,12 @@ class Partition:
 
     def _last_echo(self, key: bytes, value: bytes | None) -> bool:
         """One of our own writes came back. The index has followed when it committed (H8); what may stand there by
-        now is newer. Only the last one that comes back is folded, if it put something: then its offset is known."""
+        now is newer. Only the last one that comes back is folded, if it put something: then its offset is known. Of a
+        schedule and of a highest run nobody asks for that."""
         left = self._echoes.pop(key) - 1
         if left:
             self._echoes[key] = left
-        return not left and value is not None
+        return not left and value is not None and not key.startswith((SCHEDULE, HIGHEST))
 
     def _takeover_seen(self, value: bytes, view: View) -> bool:
         """Whether it is a takeover record of this partition, ours or another owner's."""

@@ -1,6 +1,7 @@
 """What the protocol needs from the world, as small protocols; adapters translate and decide nothing.
 
-Everything here is synchronous and called from one thread, the owner's. Times are integer milliseconds.
+Everything here is synchronous and called from one thread, the owner's, but for what is made `Aside`. Times are integer
+milliseconds.
 Implemented twice, by `pipeline.adapters` over the real parts and in memory, and held to one conformance suite.
 """
 
@@ -149,7 +150,7 @@ class GroupLog(Protocol):
 
         `offsets` holds at least one real offset (>= 0) for every partition touched; empty is a programming
         error (H4). Returns only if it committed. Raises RetryStep, PoisonRecord (nothing committed),
-        OutcomeUnknown, RebuildClients.
+        OutcomeUnknown, RebuildClients. One at a time, from any thread: the others wait.
         """
         ...
 
@@ -180,6 +181,15 @@ class Appender(Protocol):
     def close(self) -> None: ...
 
 
+class BatchAppender(Appender, Protocol):
+    """One that can tell of many records at once: every run of a worker has a started record."""
+
+    def append_all(self, puts: Sequence[Put], done: Callable[[Exception | None], None]) -> None:
+        """Queue these, at least one. `done(error)` is called once, from `poll` or `flush`, when all were heard of: None
+        if all of them are stored, else why one is not."""
+        ...
+
+
 class Reader(Protocol):
     """Reads partitions outside any group, read_committed."""
 
@@ -194,12 +204,51 @@ class Reader(Protocol):
         ...
 
     def decided(self, topic: str, partition: int, timeout_ms: int) -> None:
-        """Wait until no transaction that is open on the partition now hides what was appended after it, or the time is
-        over: whoever has just found nothing looks again then."""
+        """Wait until no transaction that is open on the partition now hides what was appended after it: whoever has
+        just found nothing looks again then. StoreUnreachable if one still does when the time is over."""
         ...
 
     def leave(self, topic: str, partition: int) -> None:
         """Nobody will `tail` this partition any more for now."""
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions; 0 if the topic does not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Span(NamedTuple):
+    """A stretch of a partition, as offsets: the log begins at `low`, what is asked for at `start`, and what is
+    committed ends before `end`."""
+
+    low: int
+    start: int
+    end: int
+
+
+class Scan(Protocol):
+    """Partitions read in bulk, read_committed, outside any group. One thread at a time, one reading at a time.
+
+    Raises StoreUnreachable; NotFound for what does not exist.
+    """
+
+    def span(self, topic: str, partition: int, since_ms: int | None = None) -> Span:
+        """From the first record at or after `since_ms` (LogAppendTime; None: the beginning) to the end as it is now."""
+        ...
+
+    def decided(self, topic: str, partition: int) -> None:
+        """Wait, for some seconds at most, until no transaction that is open now hides the end of the partition."""
+        ...
+
+    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Sequence[Record]]:
+        """The records from offset `start` until before `end`, in order, some thousands at a time."""
+        ...
+
+    def committed(self, group: str, topic: str, partitions: int) -> Mapping[int, CommittedOffset]:
+        """What the group has committed, by partition; absent: nothing. What an open transaction may change is told
+        as it was before."""
         ...
 
     def partitions(self, topic: str) -> int:
@@ -249,6 +298,8 @@ class Action:
     """Kept for a limited time: tombstone it."""
     GRANTED = 9
     """FIRE, with a place reserved in the rate of its queue."""
+    REPLAY = 10
+    """Emit runs of a replay, as many at a time as the lane of a backlog takes, and answer it after the last one."""
 
 
 class Entry(NamedTuple):
@@ -406,6 +457,19 @@ class Executor(Protocol):
     def close(self, timeout_ms: int) -> bool:
         """Whether all calls ended; those that did not within the time are left behind."""
         ...
+
+
+class Pending(Protocol):
+    """A call that is being made while its caller goes on. Asked by the owner's thread only."""
+
+    def done(self) -> bool: ...
+    def result(self) -> None:
+        """Wait until it is done; raises what the call raised."""
+        ...
+
+
+Aside = Callable[[Callable[[], None]], Pending]
+"""Makes a call off the owner's thread."""
 
 
 class Events(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from pipeline import codec
+from pipeline import codec, plain_series
 from pipeline.core import keys, series
 from pipeline.core.errors import InvalidInput
 from pipeline.core.ids import ScheduleOccurrence, parse_occurrence, schedule_occurrence
@@ -18,7 +18,7 @@ from pipeline.core.job import AckState, Event, Run
 from pipeline.core.schedule import OpenRun, Schedule
 from pipeline.core.series import Occurrence, Skip, Step
 from pipeline.emission import Emission
-from pipeline.filing import DETAIL_LIMIT, TO_FIRE, Filed, file_run, scheduled
+from pipeline.filing import DETAIL_LIMIT, NOWHERE, TO_FIRE, Filed, file_run, scheduled, zone_is_here
 from pipeline.ports import Action, Entry, Put
 from pipeline.runs import write_stop
 
@@ -50,18 +50,31 @@ def keep(state: Schedule, emission: Emission) -> None:
 
 def write_all(emission: Emission) -> None:
     """Write the states that this batch has changed; at its end."""
-    for key in [*emission.schedules]:
+    for key in [*emission.rewritten, *emission.schedules]:
         write(key, emission)
 
 
 def write(key: bytes, emission: Emission) -> None:
-    state = emission.schedules.pop(key, None)
+    state, entry = emission.schedules.pop(key, None), emission.rewritten.pop(key, None)
     if state is not None:
-        emission.keep(scheduled(key, state, codec.SCHEDULE.encode(state), -1))
+        emission.keep(scheduled(key, state, codec.SCHEDULE.encode(state)))
+    elif entry is not None:
+        emission.write(entry)
 
 
-def delete(state: Schedule, emission: Emission) -> None:
+def remove(state: Schedule, version: str, at: int, emission: Emission) -> None:
+    """Its app, in this version, declares it no more."""
+    step = sound(state, emission, lambda: series.removed(state, version, at))
+    if step is not None:
+        carry_out(state, step, emission)
+
+
+def delete(state: Schedule, at: int, emission: Emission) -> None:
     """Forget the schedule: what is under way goes on, nothing follows."""
+    step = sound(state, emission, lambda: series.given_up(state, series.DELETED, at))
+    if step is None:
+        return  # it was buried
+    carry_out(state, step, emission)
     key = keys.schedule_key(state.spec.id)
     write(key, emission)
     entry = emission.view.entry(key)
@@ -74,50 +87,69 @@ def delete(state: Schedule, emission: Emission) -> None:
 
 def settle(entry: Entry, emission: Emission) -> None:
     """Decide what is due of the schedule in `entry`."""
+    if entry.record_key not in emission.schedules and plain_series.fire(entry, emission):
+        return
     state = load(keys.parse_jobs_key(entry.record_key).id, emission)
     assert state is not None, "filed to fire because it has a state"
     room = SLICE_BYTES // max(1, len(state.spec.payload))
-    room = max(1, min(series.SLICE, room, BATCH - emission.fired))
+    room = max(1, min(slice_at_once(state, emission), room, BATCH - emission.fired))
     step = sound(state, emission, lambda: series.advance(state, emission.now, room))
     if step is None:
         return
     if step.state == state:  # it should not have been due: look again, but not at once
-        emission.keep(entry._replace(offset=-1, fire_at=emission.now + AGAIN_MS))
+        emission.keep(entry._replace(offset=NOWHERE, fire_at=emission.now + AGAIN_MS))
     else:
         carry_out(state, step, emission)
 
 
+def slice_at_once(state: Schedule, emission: Emission) -> int:
+    """What one step may emit of it; nothing if its queue has a rate, in which each run takes a place: one is given
+    when its time has come, and what follows from something else waits for that."""
+    return 0 if state.spec.queue in emission.site.paced else series.SLICE
+
+
 def sound(state: Schedule, emission: Emission, change: Callable[[], Step]) -> Step | None:
-    """What `change` says, or None: no owner can have written this state, and it is buried. One damaged record must
-    not stop the others."""
+    """What `change` says, or None: no owner can have written this state, and it is buried, as of the command that it
+    says made it. One damaged record must not stop the others."""
     try:
         return change()
     except InvalidInput as problem:
         key = keys.schedule_key(state.spec.id)
         emission.schedules.pop(key, None)
+        emission.rewritten.pop(key, None)
         entry = emission.view.entry(key)
         if entry is not None:
-            emission.bury(entry._replace(detail=f"undecodable: {problem}"[:DETAIL_LIMIT]))
+            detail = f"undecodable: {problem}"[:DETAIL_LIMIT]
+            emission.bury(entry._replace(offset=state.incarnation, detail=detail))
             emission.end(entry, "dead")
         return None
 
 
-def done(entry: Entry, occurrence_id: str, run: int, emission: Emission) -> None:
+def done(entry: Entry, emission: Emission) -> None:
     """A worker's word that a run has ended an occurrence; one of an earlier run or of another incarnation changes
     nothing."""
-    event = codec.EVENT.reread(entry.value)
-    if event.outcome in OUTCOMES and run >= emission.view.highest_run(occurrence_id):
-        parsed, state = known(occurrence_id, emission)
-        if state is not None:
-            _close(state, parsed, occurrence_id, event.outcome, emission)
+    occurrence_id, _, run = entry.record_key[2:].decode().rpartition("/")
+    outcome = codec.EVENT.reread(entry.value).outcome or ""
+    counts = outcome in OUTCOMES and int(run) >= emission.view.highest_run(occurrence_id)
+    if counts and not (outcome == AckState.SUCCEEDED and _plainly_succeeded(occurrence_id, emission)):
+        _close(occurrence_id, outcome, emission)
     emission.end(entry, "consumed")
 
 
-def _close(
-    state: Schedule, parsed: ScheduleOccurrence, occurrence_id: str, outcome: str, emission: Emission
-) -> None:
+def _plainly_succeeded(occurrence_id: str, emission: Emission) -> bool:
+    parsed = parse_occurrence(occurrence_id)
+    key = keys.schedule_key(parsed.schedule_id)
+    held = None if key in emission.schedules else emission.view.entry(key)
+    return held is not None and plain_series.succeeded(parsed, occurrence_id, held, emission)
+
+
+def _close(occurrence_id: str, outcome: str, emission: Emission) -> None:
+    parsed, state = known(occurrence_id, emission)
+    if state is None or not zone_is_here(state):
+        return
     at, kind, now = parsed.nominal_at, parsed.kind, emission.now
-    step = sound(state, emission, lambda: series.done(state, occurrence_id, kind, at, outcome, now))
+    room = slice_at_once(state, emission)
+    step = sound(state, emission, lambda: series.done(state, occurrence_id, kind, at, outcome, now, room))
     if step is not None:
         carry_out(state, step, emission)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from pipeline import codec
 from pipeline.core import keys
@@ -13,7 +14,7 @@ from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import Emission
 from pipeline.filing import DETAIL_LIMIT, kept, keyed
 from pipeline.ports import Entry, Headers, Put
-from pipeline.view import OCCURRENCE, RUN, WORK, header
+from pipeline.view import OCCURRENCE, RUN, UNTIL, WORK, header
 
 PENDING, FIRED = "pending", "fired"
 """Phases of a keyed job."""
@@ -21,14 +22,21 @@ PENDING, FIRED = "pending", "fired"
 
 def emit_run(occurrence: str, run: int, place: str, value: bytes, emission: Emission) -> None:
     """Emit run >= 2 of an occurrence, and remember it as the highest."""
-    queue, _, partition = place.rpartition("/")
     emission.run(place, occurrence.encode(), value)
-    highest = codec.HIGHEST.encode(Highest(run=run, queue=queue, work_partition=int(partition)))
-    emission.keep(kept(keys.highest_key(occurrence), -1, highest, emission.now + WORK_RETENTION_MS))
-    holder = holder_of(occurrence, emission)
+    until = emission.now + WORK_RETENTION_MS
+    entry = kept(keys.highest_key(occurrence), -1, _highest(run, place), until)
+    emission.keep(entry, [(UNTIL, b"%d" % until)])
+    holder = holder_of(occurrence, emission) if occurrence.startswith("k") else None
     if holder is not None and holder[1].run is None:
         after = replace(holder[1], phase=FIRED, highest_run=run, changed_at=emission.now)
         keep_state(holder[0].record_key, after, emission, [("run", b"%d" % run), ("work", place.encode())])
+
+
+@lru_cache(maxsize=4096)
+def _highest(run: int, place: str) -> bytes:
+    """The value of an `h/` record: the same few in a replay of many."""
+    queue, _, partition = place.rpartition("/")
+    return codec.HIGHEST.encode(Highest(run=run, queue=queue, work_partition=int(partition)))
 
 
 def holder_of(occurrence: str, emission: Emission) -> tuple[Entry, KeyState] | None:

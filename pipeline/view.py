@@ -19,6 +19,8 @@ from pipeline.ports import Action, Delta, Entry, Index, Record
 END, OUTCOME, OCCURRENCE, RUN, WORK = "end", "outcome", "occurrence", "run", "work"
 """Headers of a tombstone: how the record ended; the answer of a command; the occurrence that held a key; the highest
 run and where it stands, `<queue>/<partition>`."""
+UNTIL = "until"
+"""Header of a highest run: when it may be forgotten, epoch ms."""
 CHANGED = b"changed"
 """How the record of a job's creator ends once the owner's own stands for it."""
 REQUEUED = b"requeued"
@@ -28,16 +30,38 @@ REQUEUED = b"requeued"
 class View:
     """The index of partition `number` under `delta`."""
 
-    __slots__ = ("_index", "delta", "number")
+    __slots__ = ("_absent", "_index", "delta", "number")
 
     def __init__(self, index: Index, number: int) -> None:
         self._index = index
         self.number = number
         self.delta = Delta()
+        self._absent: set[bytes] = set()
+        """Record keys that the index was asked for and has not."""
 
     def entry(self, key: bytes) -> Entry | None:
         changed = self.delta.entries.get(key)
-        return changed[1] if changed is not None else self._index.entry(self.number, key)
+        if changed is not None:
+            return changed[1]
+        found = self._index.entry(self.number, key)
+        if found is None:
+            self._absent.add(key)
+        return found
+
+    def changed(self, key: bytes) -> Entry | None:
+        """What this batch has put there, if anything."""
+        changed = self.delta.entries.get(key)
+        return None if changed is None else changed[1]
+
+    def some(self, prefix: bytes) -> bool:
+        """Whether the index has any entry whose record key begins so."""
+        page = self.page(prefix, 1)
+        return bool(page) and page[0].record_key.startswith(prefix)
+
+    def page(self, after: bytes, limit: int) -> list[Entry]:
+        """Entries of the index with record keys after this one, in their order; what this batch has changed of them
+        is for `entry` to say."""
+        return self._index.entries(self.number, after, limit)
 
     def current(self, entry: Entry) -> bool:
         """Whether nothing before it in this batch has changed or ended the entry."""
@@ -61,7 +85,8 @@ class View:
     def put(self, entry: Entry) -> None:
         """Add an entry, or replace the one with its record key."""
         key = entry.record_key
-        replaced = None if key in self.delta.entries else self._index.entry(self.number, key)
+        new = key in self.delta.entries or key in self._absent
+        replaced = None if new else self._index.entry(self.number, key)
         self.delta.put(entry, replaced)
         if key.startswith(KEYED) and entry.action in (Action.FIRE, Action.GRANTED, Action.EXPIRE):
             self.delta.facts[keys.holder_key(_id_of(key))] = key[2:]

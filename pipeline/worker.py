@@ -28,12 +28,13 @@ from pipeline.hooks import DeadHooks
 from pipeline.intake import Intake
 from pipeline.lane import Delivery, Flight, Lane
 from pipeline.leases import Leases
-from pipeline.ledger import Ledger
+from pipeline.ledger import AtOnce, Ledger
 from pipeline.liveness import Liveness
 from pipeline.offers import OfferId
 from pipeline.outbox import Outbox
 from pipeline.ports import (
-    Appender,
+    Aside,
+    BatchAppender,
     Call,
     Clock,
     Done,
@@ -77,7 +78,7 @@ class Worker:
         *,
         open_log: Callable[[RebalanceListener], GroupLog],
         open_fleet: Callable[[], Feed],
-        appender: Appender,
+        appender: BatchAppender,
         reader: Reader,
         executor: Executor,
         registry: Registry,
@@ -95,10 +96,12 @@ class Worker:
         airborne: dict[int, Flight],
         outbox: Outbox,
         guards: WorkGuards | None = None,
+        announced: Callable[[str], bool] = lambda fingerprint: False,
+        aside: Aside = AtOnce,
     ) -> None:
         """`tickets` number the calls of an executor, `airborne` holds those that run, by ticket, and `outbox` what was
         parted with: they outlive this object when the clients are built anew. `open_fleet` follows the heartbeats of
-        others."""
+        others, `aside` makes the ack transactions."""
         self._appender = appender
         self._executor = executor
         self._registry = registry
@@ -124,15 +127,20 @@ class Worker:
         self._gone: list[int] = []
         """Those lanes."""
         self._ended = self._ahead = self._counted_at = self._contested_at = 0
-        self._draining = False
+        self._draining = self._apart = False
         self._failure: Exception | None = None
+        self._fatal: Exception | None = None
+        """What ended a transaction that was waited for inside a poll."""
         for flight in airborne.values():
             self._quotas.count(flight.run, 1)
         self._log = open_log(self)
-        self._ledger = Ledger(log=self._log, desk=desk, clock=clock, events=events, guards=guards)
-        self._intake = Intake(
-            ledger=self._ledger, desk=desk, registry=registry, limits=limits, clock=clock, events=events
+        self._ledger = Ledger(
+            log=self._log, desk=desk, clock=clock, events=events, guards=guards, aside=aside
         )
+        self._intake = Intake(
+            ledger=self._ledger, desk=desk, registry=registry, limits=limits, clock=clock, events=events,
+            announced=announced,
+        )  # fmt: skip
         self._hooks = DeadHooks(
             executor=executor, registry=registry, dead=desk.names.dead, tickets=tickets, events=events
         )
@@ -166,6 +174,7 @@ class Worker:
         self._drop(partitions, "lost")
 
     def _drop(self, partitions: Sequence[int], action: str) -> None:
+        self._settle_acks()
         for number in partitions:
             lane = self._lanes.pop(number, None)
             if lane is not None:
@@ -174,6 +183,14 @@ class Worker:
                 lane.close()
         self._intake.forget(partitions)
         self._events.on(action, queue=self._desk.queue, partitions=sorted(partitions))
+
+    def _settle_acks(self) -> None:
+        """What is owned here changes only between transactions: what is on its way is acked or refused then, and what
+        is refused is known before anything of its partition is offered or given back."""
+        try:
+            self._hooks.tell(self._ledger.settle())
+        except OwnerError as error:
+            self._fatal = error  # inside a poll nothing may be raised
 
     def _part(self) -> None:
         """Of partitions that were lost: what runs goes on, its outcome is offered then; what has one already is
@@ -202,7 +219,11 @@ class Worker:
 
     def step(self, patience_ms: int = IDLE_MS) -> int:
         """Do what can be done now; wait at most `patience_ms` for news first. Returns the ms to wait next."""
+        if self._apart:
+            return self._step_apart(patience_ms)
         self._intake.receive(self._poll(patience_ms), self._lanes)
+        if self._fatal is not None:
+            raise self._fatal
         if self._gone:
             self._part()
         self._takeover.advance(self._lanes.values())
@@ -218,9 +239,18 @@ class Worker:
         self._launch()
         self._collect()
         self._intake.give_up_parked(self._lanes.values())
-        if self._ledger.due(more=bool(self._airborne or self._starting)):
-            self._hooks.tell(self._ledger.commit())
+        self._hooks.tell(self._ledger.advance(more=bool(self._airborne or self._starting)))
         self._throttle()
+        self._beat()
+        return self._wait()
+
+    def _step_apart(self, patience_ms: int) -> int:
+        """Out of the group: what runs here is finished, and offered."""
+        self._appender.poll(patience_ms)
+        self._follow()
+        if self._failure is not None:
+            raise RebuildClients(f"a record was not taken: {self._failure}")
+        self._collect()
         self._beat()
         return self._wait()
 
@@ -246,7 +276,7 @@ class Worker:
         """News of the acks partitions: what others offer or give back, and stops."""
         taken, launched = self._leases.advance(self._lanes.values())
         for outcome in taken:
-            self._ledger.add(outcome.flight, outcome.puts)
+            self._ledger.add(outcome.flight, outcome.puts, outcome.dead)
         self._cleared += launched
         beaten, self._leases.beaten = self._leases.beaten, []
         for flight in beaten:
@@ -263,6 +293,7 @@ class Worker:
         usurped = [lane for lane in self._lanes.values() if lane.usurped and not lane.unsure]
         if usurped and (now := self._clock.monotonic()) - self._contested_at >= CONTEST_MS:
             self._contested_at = now
+            self._hooks.tell(self._ledger.settle())
             for lane in usurped:
                 self._ledger.contest(lane)
 
@@ -284,22 +315,32 @@ class Worker:
         for lane in self._lanes.values():
             if free <= 0:
                 break
+            begun: list[Flight] = []
             for delivery in lane.startable(free, busy):
                 free -= 1
                 # Our clock is a lower bound of the broker's, which has stamped the record already.
-                self._start_run(lane, delivery, max(store_now, delivery.fired_at))
+                flight = self._start_run(lane, delivery, max(store_now, delivery.fired_at))
+                if flight is not None:
+                    begun.append(flight)
+            if begun:
+                starts = [self._desk.started(flight) for flight in begun]
+                self._appender.append_all(starts, partial(self._started, begun))
 
-    def _start_run(self, lane: Lane, delivery: Delivery, now: int) -> None:
-        """Write the started record; the handler starts when it is durable."""
+    def _start_run(self, lane: Lane, delivery: Delivery, now: int) -> Flight | None:
+        """The attempt that begins with this; its handler starts when that is durable. None if the run ends here, or its
+        start is on its way already, alone."""
         run, earlier = delivery.run, lane.reclaimed_from(delivery)
         if earlier is not None and (won := self._leases.offered(lane, earlier)) is not None:
-            self._ledger.add(won.flight, won.puts)
-            return
+            self._ledger.add(won.flight, won.puts, won.dead)
+            return None
         spec, starts = self._registry.get(run.handler), lane.tracker.starts(delivery.offset)
-        if not self._intake.ended(lane, delivery, spec, starts, now):
-            self._begin(lane, delivery, starts, now, earlier)
+        if self._intake.ended(lane, delivery, spec, starts, now):
+            return None
+        return self._begin(lane, delivery, starts, now, earlier)
 
-    def _begin(self, lane: Lane, delivery: Delivery, starts: int, now: int, replaces: OfferId | None) -> None:
+    def _begin(
+        self, lane: Lane, delivery: Delivery, starts: int, now: int, replaces: OfferId | None
+    ) -> Flight | None:
         run = delivery.run
         try:
             token = _token(self._era, run.run, self._takeover.generation, starts + 1)
@@ -307,7 +348,7 @@ class Worker:
             self._intake.give_up(
                 lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted))
             )
-            return
+            return None
         flight = Flight(
             lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now,
             replaces=replaces,
@@ -315,18 +356,27 @@ class Worker:
         lane.take_off(flight, self._identity.process)
         self._starting += 1
         self._quotas.count(run, 1)
-        self._appender.append(self._desk.started(flight), partial(self._started, flight))
+        if replaces is None:
+            return flight
+        self._appender.append(self._desk.started(flight), partial(self._replaced, flight, replaces))
+        return None
 
-    def _started(self, flight: Flight, error: Exception | None, offset: int, _at: int) -> None:
+    def _started(self, flights: Sequence[Flight], error: Exception | None) -> None:
+        """The starts of runs of one lane are durable."""
+        self._starting -= len(flights)
+        if error is not None:
+            self._failure = error
+        elif not flights[0].orphan:  # else they were given back when their partition was lost
+            self._cleared += flights
+
+    def _replaced(
+        self, flight: Flight, earlier: OfferId, error: Exception | None, offset: int, _at: int
+    ) -> None:
         self._starting -= 1
         if error is not None:
             self._failure = error
-        elif flight.orphan:
-            return  # given back when its partition was lost
-        elif flight.replaces is not None:
-            self._leases.restarted(flight, flight.replaces, offset)
-        else:
-            self._cleared.append(flight)
+        elif not flight.orphan:
+            self._leases.restarted(flight, earlier, offset)
 
     def _appended(self, error: Exception | None, _offset: int, _at: int) -> None:
         if error is not None:
@@ -431,7 +481,7 @@ class Worker:
     def heartbeat(self) -> Heartbeat:
         return worker_heartbeat(
             self._identity, self._desk, self._registry, self._log.transactional_ids, self._takeover.generation,
-            self._lanes.values(), list(self._airborne.values()),
+            self._lanes.values(), list(self._airborne.values()), taking=not self._draining,
         )  # fmt: skip
 
     @property
@@ -469,6 +519,17 @@ class Worker:
             flight = self._airborne[ticket]
             flight.lane.released_own(flight)
             self._give_back(flight)
+        self._pulse.beat(self.heartbeat(), self._clock.monotonic())
+
+    def hand_over(self) -> None:
+        """While draining: leave the group now, for others who start at once what waits on the partitions of this
+        worker. What runs here is finished without them and offered, as after any other loss of a partition."""
+        with suppress(OwnerError):  # what is not acked is offered
+            self._hooks.tell(self._ledger.commit())
+        self._drop(list(self._lanes), "handed_over")
+        self._part()
+        self._apart = True
+        self._log.close()
 
     def leave(self, timeout_ms: int) -> None:
         """This process ends: what can be ended is ended, outcomes are acked or offered, and what did not finish is
@@ -490,7 +551,8 @@ class Worker:
         self._drop(list(self._lanes), "closed")
         self._part()
         self._leases.close()
-        self._log.close()
+        if not self._apart:
+            self._log.close()
 
 
 _token = lru_cache(maxsize=1024)(make_token)

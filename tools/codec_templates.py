@@ -62,6 +62,30 @@ else:
     end = pos + (n >> 1)
 """
 
+SKIP_LENGTH = """\
+n = data[pos]
+if n & 129:
+    n, pos = read_length(data, pos)
+    pos += n
+else:
+    pos += 1 + (n >> 1)"""
+
+SKIP_NUMBER = """\
+while data[pos] > 127:
+    pos += 1
+pos += 1"""
+
+SKIP_NULLABLE = """\
+pos += 1
+if data[pos - 1]:
+{inner}"""
+
+SKIP_REST = """\
+if data[pos]:
+    pos = read_{inner}(data, pos)[1]
+else:
+    pos += 1"""
+
 STRING = LENGTH + "{name} = data[pos:end].decode()\npos = end"
 
 ENUM = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.adapters.loop_pool import LoopPool
 from pipeline.adapters.process_pool import ProcessPool
-from pipeline.adapters.thread_pool import ThreadPool
+from pipeline.adapters.thread_pool import Settle, ThreadPool
 from pipeline.ports import Call, Done
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,11 @@ class HandlerExecutor:
     Such handlers belong into processes.
     """
 
-    def __init__(self, concurrency: int, target: str | None = None) -> None:
-        self._concurrency, self._target = concurrency, target
-        self._threads = ThreadPool(concurrency)
+    def __init__(self, concurrency: int, target: str | None = None, settle: Settle | None = None) -> None:
+        """`settle` makes of what a handler came to what `completed` gives, on the handler's own thread or loop; without
+        it that is what it returned or raised."""
+        self._concurrency, self._target, self._settle = concurrency, target, settle
+        self._threads = ThreadPool(concurrency, settle=settle)
         self._loop: LoopPool | None = None
         self._processes: ProcessPool | None = None
         self._pools: list[ThreadPool | LoopPool | ProcessPool] = [self._threads]
@@ -51,7 +53,7 @@ class HandlerExecutor:
 
     def _loop_pool(self) -> LoopPool:
         if self._loop is None:
-            self._loop = LoopPool(self._concurrency)
+            self._loop = LoopPool(self._concurrency, self._settle)
             self._pools.append(self._loop)
         return self._loop
 

@@ -39,6 +39,7 @@ __all__ = [
     "bump_era",
     "check",
     "ensure_topics",
+    "lay_out",
     "load_era",
     "load_layout",
     "preview",
@@ -93,6 +94,24 @@ def _ensure(admin: TopicAdmin, names: Names, wish: Wish) -> Report:
         findings=tuple(finding for finding in findings if finding.live is not None),
         warnings=tuple(warnings(brokers)),
     )
+
+
+def lay_out(settings: Settings, layout: Layout) -> list[str]:
+    """Create what is missing of an installation with this very layout, and its first era; the topics that were created.
+    Raises as `ensure_topics`."""
+    admin, names = topic_admin(settings), settings.names
+    brokers = admin.brokers()
+    created = admin.create([meta_plan(names, brokers)])
+    plans = plan(names, layout, brokers)
+    _compare(admin, plans)  # refuses before the layout is written for good
+
+    def fitting(found: Layout | None) -> Layout:
+        if found is not None and (differing := layout.differences(found)):
+            raise Refused(f"layout mismatch: {'; '.join(differing)}")
+        return layout
+
+    admin.meta.update(fitting)
+    return created + admin.create(plans)
 
 
 def upgrade(settings: Settings, *, wish: Wish | None = None) -> Report:
@@ -168,9 +187,9 @@ def load_layout(settings: Settings) -> Layout:
     """The layout of an installation whose topics are there with the partitions it says. Costs a few requests:
     keep the answer. Raises Refused if not, saying what to do; StoreUnreachable."""
     admin, names = topic_admin(settings), settings.names
-    layout = _required(admin.meta_if_present(), names)
+    layout = _required(admin.meta_expected(), names)
     plans = plan(names, layout, brokers=1)
-    shapes = admin.shapes(topic.name for topic in plans)
+    shapes = admin.shapes_expected([topic.name for topic in plans])
     missing = [topic.name for topic in plans if topic.name not in shapes]
     if missing:
         raise Refused(f"topics are missing ({', '.join(missing)}): run `dueline topics create`")
@@ -187,7 +206,7 @@ def load_layout(settings: Settings) -> Layout:
 def load_era(settings: Settings) -> int:
     """The era of the installation, the leading part of every token. Raises Refused, StoreUnreachable."""
     admin = topic_admin(settings)
-    meta = admin.meta_if_present()
+    meta = admin.meta_expected()
     _required(meta, settings.names)
     if meta.era is None:
         raise Refused(f"{settings.names.meta} holds no era: run `dueline topics create`")

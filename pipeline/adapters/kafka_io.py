@@ -1,50 +1,39 @@
-"""Plain appends and plain reads, outside any group and any transaction."""
+"""Plain reads, outside any group and any transaction."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Message,
     Producer,
     TopicPartition,
 )
 
 from pipeline.adapters.kafka_settings import (
-    CALLBACK_ERRORS,
+    ABSENT,
     END_OF_PARTITION,
-    LEADERLESS,
     NO_POSITION,
-    PURGED,
-    RECORD_LIMIT,
+    PASSING,
     constructing,
     error_of,
-    fatal_of,
-    is_fatal,
     settings,
     translate,
 )
-from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
-from pipeline.ports import Put, Record
-
-log = logging.getLogger(__name__)
+from pipeline.core.errors import NotFound, StoreUnreachable
+from pipeline.ports import Record
 
 PATIENCE_S = 8.0
 """How long a broker may be silent before it counts as unreachable (DESIGN §9: exit 5 within 10 s)."""
 WAIT_S = 0.1
 DECIDED_S = 0.02
-FLUSH_MS = 20
 SETTLE_S = 2.0
-"""How long a new topic may take to be known to every broker."""
+"""How long a topic may take to be known to every broker: a new one, or any after a restart."""
 BATCH = 10_000
 LEFT_BEHIND = 100_000
 """Records buffered for a tailed partition that nobody asks for any more, before it is let go."""
@@ -53,168 +42,6 @@ TAILED = {"queued.max.messages.kbytes": 1024}
 T = TypeVar("T")
 READER_GROUP = "dueline.reader"
 """librdkafka wants a group id even of a consumer that joins no group; nothing is ever committed to it."""
-
-Report = Callable[[Exception | None, int, int], None]
-
-
-class _Reporter(NamedTuple):
-    """`report` tells `done` of records of `topic`."""
-
-    topic: str
-    done: Report
-    report: Callable[[KafkaError | None, Message], None]
-
-
-def _unheard(_error: Exception | None, _offset: int, _log_append_time: int) -> None: ...
-
-
-class KafkaAppender:
-    """`Appender` over an idempotent producer. InvalidInput for a reserved setting in `client`.
-
-    An error in a report, and StoreUnreachable from `flush`, leave open whether the record was stored. A producer that
-    turned fatal (its sequence is broken, or it may not write) is replaced: what it had queued is reported as failed,
-    and what comes next goes to its successor. Any thread may append; one at a time may poll or flush.
-    """
-
-    def __init__(
-        self,
-        bootstrap: str,
-        client: Mapping[str, str] | None = None,
-        linger_ms: int = 5,
-        delivery_timeout_ms: int = 30_000,
-    ) -> None:
-        own = {
-            "enable.idempotence": True,
-            "acks": "all",
-            "compression.type": "lz4",
-            "linger.ms": linger_ms,
-            "delivery.timeout.ms": delivery_timeout_ms,
-            "message.max.bytes": RECORD_LIMIT,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 1_048_576,
-            "topic.metadata.propagation.max.ms": 2_500,
-        }
-        self._settings = settings(bootstrap, client or {}, own)
-        with constructing():
-            self._producer = Producer(self._settings)
-        self._dying: list[Producer] = []
-        """Producers that turned fatal, until all they had queued is reported."""
-        self._death = ""
-        """What the last of them died of."""
-        self._renewing = threading.Lock()
-        self._lost: Exception | None = None
-        self._last = _Reporter("", _unheard, self._forgotten)
-
-    def append(self, put: Put, done: Report | None = None) -> None:
-        """StoreUnreachable if the queue is full and stays so. Quickest with the same `done` as the last time."""
-        topic, partition, key, value, headers = put
-        report = self._forgotten if done is None else self._reporter(topic, done)
-        more = {} if headers is None else {"headers": headers}
-        deadline = 0.0
-        while True:
-            producer = self._producer
-            produce: Callable[..., None] = producer.produce
-            try:
-                produce(topic, value, key, partition, report, **more)
-            except BufferError as full:
-                deadline = deadline or time.monotonic() + PATIENCE_S
-                if time.monotonic() >= deadline:
-                    raise StoreUnreachable("records are queued faster than the store takes them") from full
-                self._serve(producer, 0.05)
-            except KafkaException as exception:
-                error = error_of(exception)
-                if not is_fatal(error):
-                    self._not_queued(translate(error, topic), done)
-                    return
-                self._renew(producer, error)
-            else:
-                return
-
-    def _not_queued(self, error: Exception, done: Report | None) -> None:
-        """Refused at once: reported all the same, so that a caller looks in one place."""
-        if done is None:
-            raise error
-        done(error, -1, -1)
-
-    def _reporter(self, topic: str, done: Report) -> Callable[[KafkaError | None, Message], None]:
-        """One for all records with the same `done`: what many records are made of must not be made for each."""
-        last = self._last
-        if done is not last.done or topic != last.topic:
-            self._last = last = _Reporter(topic, done, partial(self._report, topic, done))
-        return last.report
-
-    def _report(self, topic: str, done: Report, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            done(self._failure(error, topic), -1, -1)
-        else:
-            done(None, message.offset() or 0, message.timestamp()[1])
-
-    def _forgotten(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._lost = self._failure(error, message.topic() or "")
-
-    def _failure(self, error: KafkaError, topic: str) -> DuelineError:
-        if error.code() in PURGED and self._death:
-            return DuelineError(f"{topic}: the producer turned fatal: {self._death}")
-        return translate(error, topic)
-
-    def poll(self, timeout_ms: int) -> None:
-        self._serve(self._producer, timeout_ms / 1000)
-        if self._dying:
-            self._bury()
-
-    def flush(self, timeout_ms: int) -> None:
-        """Also raises the error of a record that was appended without `done`.
-
-        By polls: the library's flush goes on to call reports after it has met a fatal error, with that error pending,
-        so that they end in the middle.
-        """
-        deadline = time.monotonic() + timeout_ms / 1000
-        self.poll(0)
-        while (left := len(self._producer) + sum(map(len, self._dying))) and time.monotonic() < deadline:
-            self.poll(FLUSH_MS)
-        if left:
-            raise StoreUnreachable(f"{left} records were not acknowledged within {timeout_ms} ms")
-        if self._lost is not None:
-            error, self._lost = self._lost, None
-            raise error
-
-    def close(self) -> None:
-        """Give up what is still queued; `flush` first."""
-        for producer in (*self._dying, self._producer):
-            try:
-                producer.purge()
-                producer.close()
-            except CALLBACK_ERRORS as error:
-                log.info("producer: %s", error, extra={"action": "producer.closed"})
-
-    # -- a producer that turned fatal ------------------------------------------------------------------------
-
-    def _serve(self, producer: Producer, timeout: float) -> None:
-        try:
-            producer.poll(timeout)
-        except CALLBACK_ERRORS as exception:
-            self._renew(producer, fatal_of(exception))
-
-    def _renew(self, broken: Producer, error: KafkaError) -> None:
-        """Another one takes over, once: several threads, and several calls, may find the same one broken. It is let go
-        only when nobody uses it any more, so not closed here."""
-        with self._renewing:
-            if error.fatal() or broken is self._producer:  # poll knows why, produce only that it is so
-                self._death = error.str()
-            if broken is not self._producer:
-                return
-            log.warning("producer replaced: %s", error.str(), extra={"action": "producer.replaced"})
-            self._producer = Producer(self._settings)
-            self._dying.append(broken)
-        broken.purge()
-
-    def _bury(self) -> None:
-        """Hand out the reports of those that died."""
-        for producer in list(self._dying):
-            self._serve(producer, 0)
-        with self._renewing:
-            self._dying = [producer for producer in self._dying if len(producer)]
 
 
 class KafkaReader:
@@ -245,7 +72,7 @@ class KafkaReader:
         self, topic: str, partition: int, start: int | None = None, since_ms: int | None = None
     ) -> Iterator[Record]:
         consumer = self._consumer()
-        begin, end = _range(consumer, topic, partition, since_ms)
+        begin, end = range_of(consumer, topic, partition, since_ms)
         return self._read(consumer, topic, partition, max(begin, start or 0), end)
 
     def _read(self, consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
@@ -253,14 +80,14 @@ class KafkaReader:
             consumer.assign([TopicPartition(topic, partition, start)])
         position, silence = start, 0.0
         while position < end:
-            batch = take(consumer, BATCH, WAIT_S)
-            silence = _silence(silence, batch)
+            before, batch = position, take(consumer, BATCH, WAIT_S)
             for message in batch:
-                position = _after(message)
+                position = max(position, offset_after(message))
                 if position > end:
                     break
                 if message.error() is None:
                     yield message
+            silence = longer(silence, batch if position > before else [])
         consumer.unassign()
         self._idle.append(consumer)
 
@@ -279,11 +106,16 @@ class KafkaReader:
         deadline = time.monotonic() + timeout_ms / 1000
         undecided = _consumer({**self._settings, "isolation.level": "read_uncommitted"})
         try:
-            _, end = _range(undecided, topic, partition, None)
+            _, end = range_of(undecided, topic, partition, None)
         finally:
             undecided.close()
         consumer = self._consumer()
-        while _range(consumer, topic, partition, None)[1] < end and time.monotonic() < deadline:
+        while range_of(consumer, topic, partition, None)[1] < end:
+            if time.monotonic() >= deadline:
+                consumer.close()
+                raise StoreUnreachable(
+                    f"{topic}/{partition}: a transaction that stays open hides what was stored last; ask again"
+                )
             time.sleep(DECIDED_S)
         self._idle.append(consumer)
 
@@ -328,7 +160,7 @@ class _Tails:
             self._pump(topic, partition, 0.0)
         silence = 0.0
         while not tail.buffer and not tail.answered:
-            silence = _silence(silence, self._pump(topic, partition, WAIT_S))
+            silence = longer(silence, self._pump(topic, partition, WAIT_S))
             tail = self._open.get((topic, partition), tail)  # it may have been begun anew
         records = [tail.buffer.popleft() for _ in range(min(limit, len(tail.buffer)))]
         if records:
@@ -338,7 +170,7 @@ class _Tails:
     def _begin(self, topic: str, partition: int, start: int) -> _Tail:
         """From `start`, or from where the log begins or ends by now: what it keeps for a limited time may be gone, and
         a log that lost its tail ends earlier than it did."""
-        low, high = _range(self._consumer, topic, partition, None)
+        low, high = range_of(self._consumer, topic, partition, None)
         place = TopicPartition(topic, partition, max(low, min(start, high)))
         if (topic, partition) in self._open:
             self._consumer.incremental_unassign([place])
@@ -361,8 +193,7 @@ class _Tails:
                 tail.buffer.append(message)
             elif message.error().code() in NO_POSITION:
                 self._begin(message.topic(), message.partition(), tail.following)
-            else:
-                _after(message)
+            elif offset_after(message) >= 0:
                 tail.answered = True
         for place, tail in list(self._open.items()):
             if len(tail.buffer) > LEFT_BEHIND and place != (topic, partition):
@@ -415,10 +246,10 @@ def check_reachable(bootstrap: str, timeout_ms: int, client: Mapping[str, str] |
         producer.close()
 
 
-def _range(consumer: Consumer, topic: str, partition: int, since_ms: int | None) -> tuple[int, int]:
+def range_of(consumer: Consumer, topic: str, partition: int, since_ms: int | None) -> tuple[int, int]:
     """Where to begin, and the end as of now: the last stable offset, for a read_committed consumer."""
     place = TopicPartition(topic, partition)
-    low, high = _ask(lambda: consumer.get_watermark_offsets(place, PATIENCE_S), f"{topic}/{partition}")
+    low, high = _ask(lambda: _watermarks(consumer, place), f"{topic}/{partition}")
     if since_ms is None:
         return low, high
     place = TopicPartition(topic, partition, since_ms)
@@ -428,20 +259,35 @@ def _range(consumer: Consumer, topic: str, partition: int, since_ms: int | None)
     return (found.offset if found.offset >= 0 else high), high
 
 
+def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    low, high = consumer.get_watermark_offsets(place, PATIENCE_S)
+    if min(low, high) < 0:  # no offset at all, told as a success: seen of clients after a leader had changed
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+    return low, high
+
+
 def _ask(question: Callable[[], T], subject: str) -> T:
-    """The broker's answer, asked again while a leader is being found (a new topic, a broker gone)."""
-    deadline = time.monotonic() + PATIENCE_S
+    """The broker's answer, asked again while a leader is being found (a new topic, a broker gone) or the connection is
+    lost: a store that is restarted comes back, and for a moment knows no topic."""
+    began = time.monotonic()
     while True:
         try:
             return question()
         except KafkaException as exception:
             error = error_of(exception)
-            if error.code() not in LEADERLESS or time.monotonic() >= deadline:
+            if time.monotonic() - began >= _patience(error):
                 raise translate(error, subject) from exception
             time.sleep(WAIT_S)
 
 
-def _silence(silence: float, batch: list[Any]) -> float:
+def _patience(error: KafkaError) -> float:
+    """How long to go on asking after this answer, s."""
+    if error.code() in PASSING:
+        return PATIENCE_S
+    return SETTLE_S if error.code() in ABSENT else 0.0
+
+
+def longer(silence: float, batch: list[Any]) -> float:
     """Seconds waited in vain so far, after one more wait; StoreUnreachable when they are too many."""
     if batch:
         return 0.0
@@ -450,14 +296,17 @@ def _silence(silence: float, batch: list[Any]) -> float:
     return silence + WAIT_S
 
 
-def _after(message: Any) -> int:
-    """The offset after a message or an end-of-partition event; raises what any other event means."""
+def offset_after(message: Any) -> int:
+    """The offset after a message or an end-of-partition event, -1 after what passes; raises what any other event
+    means."""
     error: KafkaError | None = message.error()
     offset: int = message.offset()
     if error is None:
         return offset + 1
     if error.code() == END_OF_PARTITION:
         return offset
+    if error.code() in PASSING:
+        return -1
     if error.code() in NO_POSITION:
         raise NotFound(f"{message.topic()}/{message.partition()}: {error.str()}")
     raise translate(error, f"{message.topic()}/{message.partition()}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,6 +74,7 @@ class KafkaGroupLog:
         self._problems: list[Exception] = []
         self._turn = 0
         self._closed = False
+        self._committing = threading.Lock()
         self._suspect = False
         """Whether the membership was lost since the producers were made."""
         self._consumer = Consumer(settings(bootstrap, client, own))
@@ -282,6 +284,10 @@ class KafkaGroupLog:
         if any(len(o.metadata.encode()) > METADATA_LIMIT for o in offsets.values()):
             raise ValueError(f"offset metadata of {sorted(offsets)} is over {METADATA_LIMIT} bytes")
         places = [TopicPartition(self._topic, p, o.offset, o.metadata) for p, o in offsets.items()]
+        with self._committing:
+            self._commit(puts, places, membership)
+
+    def _commit(self, puts: Sequence[Put], places: list[TopicPartition], membership: Membership) -> None:
         self._renew_suspects()
         self._turn = (self._turn + 1) % len(self._producers)
         producer = self._producers[self._turn]

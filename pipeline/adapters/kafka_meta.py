@@ -14,11 +14,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from pipeline import codec
 from pipeline.adapters.kafka_settings import bad_setting, constructing
+from pipeline.core.backup import Hold
 from pipeline.core.errors import DuelineError, Refused, StoreUnreachable, Undecodable, UnknownFingerprint
 from pipeline.core.job import GroupGuard
-from pipeline.core.keys import ERA_KEY, LAYOUT_KEY
+from pipeline.core.keys import ERA_KEY, HOLD_KEY, LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.site import Standing
 from pipeline.core.token import LAST_ERA
 
 T = TypeVar("T")
@@ -93,6 +95,7 @@ class Meta:
     era: int | None = None
     guards: Collection[bytes] = ()
     """Keys of the group guards."""
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ class MetaTopic:
                 puts[ERA_KEY] = codec.ERA.encode(codec.Era(era=FIRST_ERA))
             return puts, layout
 
-        return self._write(decide)
+        return self.write(decide)
 
     def bump_era(self) -> EraBump:
         """Begin the next era and forget every group guard, in one transaction (H20). Refused past the last era,
@@ -145,9 +148,9 @@ class MetaTopic:
             forgotten: dict[bytes, bytes | None] = dict.fromkeys(found.guards)
             return {ERA_KEY: codec.ERA.encode(codec.Era(era=done.new)), **forgotten}, done
 
-        return self._write(decide)
+        return self.write(decide)
 
-    def _write(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
+    def write(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
         """Append what `decide` makes of what stands here, and answer what it answers.
 
         Writers exclude each other: one transactional.id, so each fences those before it (KIP-98), and each
@@ -210,7 +213,7 @@ class MetaTopic:
                 key, value = message.key(), message.value()
                 if key is not None and value is not None:
                     values[key] = value
-                elif key is not None and key.startswith(GUARD):
+                elif key is not None and key.startswith((GUARD, HOLD_KEY)):
                     values.pop(key, None)
                 if nonce is not None and (_NONCE, nonce) in (message.headers() or ()):
                     return _meta(self._topic, values)
@@ -264,18 +267,31 @@ class GuardReader:
     def _forget(self) -> None:
         self._next, self._read_at = 0, time.monotonic()
         self._values: dict[bytes, bytes] = {}
+        self._standing: dict[bytes, bytes] = {}
 
     def __call__(self) -> Mapping[int, GroupGuard]:
         """What is committed now. StoreUnreachable after the time-out; Refused for a guard nobody can read."""
+        self._read()
+        return {
+            int(key.removeprefix(self._prefix)): self._decoded(key, value)
+            for key, value in self._values.items()
+        }
+
+    def standing(self) -> Standing:
+        """Era and hold, as committed now. Raises as a call does."""
+        self._read()
+        era, hold = self._standing.get(ERA_KEY), self._standing.get(HOLD_KEY)
+        with _refusing(self._place.topic, ERA_KEY):
+            number = FIRST_ERA if era is None else codec.ERA.decode(era).era
+        with _refusing(self._place.topic, HOLD_KEY):
+            return Standing(number, None if hold is None else codec.HOLD.decode(hold))
+
+    def _read(self) -> None:
         if time.monotonic() - self._read_at > FORGOTTEN_S:
             self._forget()
         with asking(f"reading {self._place.topic}", self._config):
             self._catch_up(time.monotonic() + self._timeout_s)
         self._read_at = time.monotonic()
-        return {
-            int(key.removeprefix(self._prefix)): self._decoded(key, value)
-            for key, value in self._values.items()
-        }
 
     def _decoded(self, key: bytes, value: bytes) -> GroupGuard:
         with _refusing(self._place.topic, key, "run `dueline era bump`, which removes it"):
@@ -307,12 +323,16 @@ class GuardReader:
 
     def _fold(self, key: bytes, value: bytes | None) -> None:
         """Decoded at the end: what nobody can read may be followed by its tombstone."""
-        if not key.startswith(self._prefix) or not key.removeprefix(self._prefix).isdigit():
+        if key in (ERA_KEY, HOLD_KEY):
+            values = self._standing
+        elif key.startswith(self._prefix) and key.removeprefix(self._prefix).isdigit():
+            values = self._values
+        else:
             return
         if value is None:
-            self._values.pop(key, None)
+            values.pop(key, None)
         else:
-            self._values[key] = value
+            values[key] = value
 
     def close(self) -> None:
         self._consumer.close()
@@ -328,14 +348,17 @@ def _next_era(topic: str, found: Meta) -> EraBump:
 
 def _meta(topic: str, values: Mapping[bytes, bytes]) -> Meta:
     """Raises Refused for a record that cannot be read: to guess a layout or an era would lose jobs."""
-    layout, era = values.get(LAYOUT_KEY), values.get(ERA_KEY)
+    layout, era, hold = (values.get(key) for key in (LAYOUT_KEY, ERA_KEY, HOLD_KEY))
     with _refusing(topic, LAYOUT_KEY):
         found = None if layout is None else codec.LAYOUT.decode(layout)
+    with _refusing(topic, HOLD_KEY):
+        held = None if hold is None else codec.HOLD.decode(hold)
     with _refusing(topic, ERA_KEY):
         return Meta(
             layout=found,
             era=None if era is None else codec.ERA.decode(era).era,
             guards=[key for key in values if key.startswith(GUARD)],
+            hold=held,
         )
 
 

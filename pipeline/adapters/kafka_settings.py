@@ -37,6 +37,11 @@ RESERVED = frozenset(
 RECORD_LIMIT = 4 * 1024 * 1024 + 64 * 1024
 """Largest request of a producer: the 4 MiB that `acks` and `dead` accept, and its framing."""
 
+COME_BACK = {"reconnect.backoff.max.ms": 1_000}
+"""The library waits up to 10 s before it tries a broker again that was gone for a while. Heartbeats so late after a
+restart of the store made a worker that lives look dead, and its runs spend an attempt. Who sets the shortest wait sets
+the longest too."""
+
 UNAPPENDABLE = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -75,19 +80,20 @@ LEADERLESS = frozenset(
     }
 )
 """Passing: the client refreshes its metadata meanwhile."""
+PASSING = LEADERLESS | {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._DESTROY_BROKER,
+    KafkaError._WAIT_CACHE,
+}
+"""So is a connection that was lost: the client makes another one, to a broker that it may know anew."""
 
-_ABSENT = frozenset(
+ABSENT = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
 )
-_SILENT = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-    }
-)
+"""No such topic or partition, as far as the asked broker knows; one that has just been restarted knows none."""
+_SILENT = PASSING | {KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._RESOLVE}
+"""What should have passed and did not: nobody answers who could."""
 
 
 def settings(bootstrap: str, client: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +105,8 @@ def settings(bootstrap: str, client: Mapping[str, str], own: Mapping[str, Any]) 
     for key in client:
         if key in RESERVED:
             raise InvalidInput(key, "is set by the protocol and cannot be changed")
-    return {**own, **client, "bootstrap.servers": bootstrap, "error_cb": _noticed, "logger": log}
+    back = {} if "reconnect.backoff.ms" in client else COME_BACK
+    return {**back, **own, **client, "bootstrap.servers": bootstrap, "error_cb": _noticed, "logger": log}
 
 
 @contextmanager
@@ -163,7 +170,7 @@ def is_fenced(exception: BaseException) -> bool:
 def translate(error: KafkaError, subject: str) -> DuelineError:
     """The error for a caller outside any group, named by what the caller must do."""
     text = f"{subject}: {error.str()}"
-    if error.code() in _ABSENT:
+    if error.code() in ABSENT:
         return NotFound(text)
     if error.code() in UNAPPENDABLE:
         return InvalidInput("record", text)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,6 +32,8 @@ STOCK_SESSION_MS = 6000
 """`group.min.session.timeout.ms` of a broker that was told nothing; for clusters that do not let us ask."""
 STOCK_CONSUMER_SESSION_MS = 45_000
 """The same of `group.consumer.session.timeout.ms`, of the protocol `consumer`."""
+SETTLE_S, LOOK_S = 2.0, 0.1
+"""How long what should be there is looked for, and how often."""
 GROUP_SESSION, GROUP_HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
 
@@ -68,10 +70,10 @@ class TopicAdmin:
 
     def topic_id(self, name: str) -> str:
         """Identity of a topic, another one after it was deleted and made anew (H13)."""
-        return self._shape(name).topic_id
+        return self._shape(name, self.shapes_expected([name])).topic_id
 
     def partitions(self, name: str) -> int:
-        return self._shape(name).partitions
+        return self._shape(name, self.shapes([name])).partitions
 
     def lowest_session_timeout(self) -> int:
         """The shortest session that every broker allows, in ms, not under 3 s (DESIGN §10)."""
@@ -137,6 +139,22 @@ class TopicAdmin:
         """What stands on `meta`; nothing if the topic does not exist."""
         return self.meta.read() if self.shapes([self._names.meta]) else Meta()
 
+    def meta_expected(self) -> Meta:
+        """The same, of an installation that should be there."""
+        return self._expected(self.meta_if_present, lambda meta: meta.layout is not None)
+
+    def shapes_expected(self, names: Sequence[str]) -> dict[str, Shape]:
+        """As `shapes`, of topics that should be there."""
+        return self._expected(lambda: self.shapes(names), lambda found: len(found) == len(names))
+
+    def _expected(self, look: Callable[[], T], complete: Callable[[T], bool]) -> T:
+        """What `look` finds, looked for again for a while: a broker that has just come back knows no topic at first,
+        and a process that is told so ends as refused."""
+        deadline = time.monotonic() + SETTLE_S
+        while not complete(found := look()) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return found
+
     # -- telling --------------------------------------------------------------------------------------------
 
     def create(self, plans: Iterable[TopicPlan]) -> list[str]:
@@ -179,11 +197,10 @@ class TopicAdmin:
         with asking("describing the cluster", self._config):
             return self._result(self._client.describe_cluster(request_timeout=self._timeout_s))
 
-    def _shape(self, name: str) -> Shape:
-        shape = self.shapes([name]).get(name)
-        if shape is None:
+    def _shape(self, name: str, found: Mapping[str, Shape]) -> Shape:
+        if name not in found:
             raise Refused(f"topic {name} is missing: run `dueline topics create`")
-        return shape
+        return found[name]
 
     def _configs(self, resources: list[ConfigResource]) -> dict[str, dict[str, str]]:
         if not resources:

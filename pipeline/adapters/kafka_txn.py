@@ -8,7 +8,6 @@ one's `init_transactions` raises the epoch and so fences the stray request.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from pipeline.adapters.aside import Apart
 from pipeline.adapters.kafka_settings import (
     CALLBACK_ERRORS,
     FENCED,
@@ -87,7 +87,7 @@ class Failed(Exception):
 
 
 class TransactionalProducer:
-    """A producer with one transactional.id. One thread; one transaction at a time.
+    """A producer with one transactional.id. One thread at a time, one transaction at a time.
 
     Constructing it ends what an earlier producer with the id left open. `checkpoint` is told each step that
     a transaction has passed. Raises RebuildClients if construction does not succeed in time.
@@ -248,22 +248,11 @@ class TransactionalProducer:
 
 def in_time(call: Callable[[], object], seconds: float) -> None:
     """Make the call in a thread of its own and wait for it: what it raises is raised here, Hung if it is not back in
-    time. The thread is left behind then; it does not keep the process from ending."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 -- raised below, on the caller's thread
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    time. The thread is left behind then."""
+    apart = Apart(call)
+    if not apart.wait(seconds):
         raise Hung(f"no answer within {seconds:.0f} s")
-    if raised:
-        raise raised[0]
+    apart.result()
 
 
 def _repeat(call: Callable[[], None], deadline: float) -> bool:

@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from pipeline.adapters.thread_pool import drain, end_if_copy, never_begun, process_id, take_back, timed_out
+from pipeline.adapters.thread_pool import (
+    Settle,
+    drain,
+    end_if_copy,
+    never_begun,
+    process_id,
+    take_back,
+    timed_out,
+)
 from pipeline.core.handler import Stopped
 from pipeline.ports import Call, Done
 
@@ -44,7 +52,9 @@ class LoopPool:
     holds for a coroutine that blocks the loop too. All methods are for the owner's thread.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, settle: Settle | None = None) -> None:
+        """`settle`: see HandlerExecutor."""
+        self._settle = settle
         self._calls: deque[Call] = deque()
         self._done: deque[Done] = deque()
         self._free = size
@@ -192,6 +202,8 @@ class LoopPool:
         except BaseException as raised:  # noqa: BLE001 - a cancellation of its own and SystemExit are results
             value, error = None, raised
         end_if_copy(self._pid, error)
+        if self._settle is not None and (value is not None or error is not None):
+            value, error = self._settle(value, error)
         if job.deadline is not None:
             self._limited.pop(ticket, None)
         if self._running.pop(ticket, None) is None:

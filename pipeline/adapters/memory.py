@@ -241,7 +241,7 @@ def check_offsets(offsets: Mapping[int, CommittedOffset], membership: Membership
 
 
 class MemoryAppender:
-    """`Appender` in memory. While the cluster is not reachable records wait, as in the real client."""
+    """`BatchAppender` in memory. While the cluster is not reachable records wait, as in the real client."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -251,6 +251,17 @@ class MemoryAppender:
     def append(self, put: Put, done: Callable[[Exception | None, int, int], None] | None = None) -> None:
         self._queue.append((put, done))
         self._send()
+
+    def append_all(self, puts: Sequence[Put], done: Callable[[Exception | None], None]) -> None:
+        heard: list[Exception | None] = []
+
+        def one(error: Exception | None, _offset: int, _at: int) -> None:
+            heard.append(error)
+            if len(heard) == len(puts):
+                done(next((each for each in heard if each is not None), None))
+
+        for put in puts:
+            self.append(put, one)
 
     def _send(self) -> None:
         while self._queue and self._cluster.reachable:

@@ -22,8 +22,10 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch
 
+from pipeline.adapters.rocks_queue import Queue, Stretch
 from pipeline.core.errors import Refused, Undecodable
 from pipeline.core.ids import due_in
+from pipeline.core.job import EARLIEST
 from pipeline.core.keys import JOB
 from pipeline.ports import Action, Delta, Entry, Position
 
@@ -38,6 +40,8 @@ DETAILS = 10_000
 """Details of entries kept decoded: one for each partition of each queue, rarely more."""
 BULK = 256
 """Rows removed together from the front of the queue, from which on one range delete is cheaper than so many."""
+TIMES = EARLIEST + 1
+"""From this time on rows are of entries that have one; before it of what is owed at once."""
 SWEEP = 20_000
 """Dead due rows behind the mark before a range delete removes them; many small ranges slow every read."""
 
@@ -56,51 +60,6 @@ _SIZE = struct.Struct(">Q")
 _FAR = (1 << 64) - 1
 
 
-class _Due:
-    """What is known in memory about one partition's rows.
-
-    `mark`: no live DUE row stands below it, so a scan never walks the graves of what was dispatched (0.04 ms
-    instead of 5). `head` are the rows that the last scan returned, in order, not yet removed, up to `tail`;
-    no other live row stands among them. `fresh` and `fresh_tail` are mark and tail of the scans that begin behind a
-    backlog. `held`, `odd`: whether there may be HELD rows, and KEY rows of `j/` records.
-    """
-
-    __slots__ = ("fresh", "fresh_tail", "graves", "head", "held", "mark", "newest", "odd", "size", "tail")
-
-    def __init__(self, mark: bytes, *, held: bool, odd: bool, newest: int, size: int) -> None:
-        self.mark, self.held, self.odd, self.newest, self.size = mark, held, odd, newest, size
-        self.head: dict[bytes, None] = {}
-        self.tail = b""
-        self.fresh = self.fresh_tail = b""
-        self.graves = 0
-
-    def scanned(self, head: dict[bytes, None], tail: bytes) -> None:
-        self.mark, self.head, self.tail = next(iter(head)), head, tail
-
-    def added(self, row: bytes) -> None:
-        if row < self.mark:
-            self.mark = row
-        if row < self.fresh:
-            self.fresh = row
-        if row <= self.tail:
-            self.head, self.tail = {}, b""
-
-    def starts_with(self, rows: list[bytes]) -> bool:
-        """Whether these rows are the first of the last scan: then nothing else stands among them."""
-        return len(rows) <= len(self.head) and all(map(bytes.__eq__, self.head, rows))
-
-    def removed(self, rows: list[bytes]) -> None:
-        """The mark follows when the head of the last scan is removed, whole or from its front."""
-        self.graves += len(rows)
-        if self.fresh_tail and self.fresh_tail in rows:
-            self.fresh, self.fresh_tail = self.fresh_tail + b"\0", b""
-        if not self.head:
-            return
-        for row in rows:
-            self.head.pop(row, None)
-        self.mark = next(iter(self.head), self.tail + b"\0")
-
-
 class RocksIndex:
     """`Index` on disk at `path`, a directory of its own, private to the owner.
 
@@ -112,7 +71,7 @@ class RocksIndex:
     def __init__(self, path: Path) -> None:
         self.wiped: str | None = None
         self._db = self._open(path)
-        self._partitions: dict[int, _Due] = {}
+        self._partitions: dict[int, Queue] = {}
         self._details: dict[bytes, str] = {}
 
     def _open(self, path: Path) -> Rdict:
@@ -129,21 +88,23 @@ class RocksIndex:
         path.mkdir(mode=0o700)
         return Rdict(str(path), _options())
 
-    def _at(self, partition: int) -> _Due:
+    def _at(self, partition: int) -> Queue:
         here = self._partitions.get(partition)
         if here is None:
             here = self._partitions[partition] = self._load(partition)
         return here
 
-    def _load(self, partition: int) -> _Due:
+    def _load(self, partition: int) -> Queue:
         rows = self._db.iter()
         rows.seek_for_prev(_PREFIX.pack(partition, PAST))
         ended = rows.valid() and rows.key().startswith(_PREFIX.pack(partition, ENDED))
         newest = _GENERATION.unpack_from(rows.key())[2] if ended else 0
         rows.status()
         size = self._db.get(_PREFIX.pack(partition, SIZE))
-        return _Due(
+        return Queue(
             _PREFIX.pack(partition, DUE),
+            _ORDER.pack(partition, DUE, TIMES),
+            _PREFIX.pack(partition, DUE + 1),
             held=self._any(_PREFIX.pack(partition, HELD)),
             odd=self._any(_PREFIX.pack(partition, KEY) + JOB),
             newest=newest,
@@ -217,28 +178,43 @@ class RocksIndex:
         self, partition: int, until: int, limit: int, room: int = 1 << 62, since: int | None = None
     ) -> list[Entry]:
         here = self._at(partition)
-        start = here.mark if since is None else max(here.fresh, _ORDER.pack(partition, DUE, max(since, 0)))
+        stop = _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR))
+        found: list[Entry] = []
+        if since is not None:
+            start = max(here.fresh, _ORDER.pack(partition, DUE, max(since, 0)))
+            start = max(start, here.timed.mark) if start >= here.timed.begin else start
+            rows, _ = self._read(start, stop, limit, room, found)
+            if rows:
+                here.fresh_tail = rows[-1]
+            return found
+        for stretch in here.stretches:
+            if stretch.mark < stop and len(found) < limit and (room >= 0 or not found):
+                until_row = min(stop, stretch.end)
+                rows, room = self._read(stretch.mark, until_row, limit, room, found)
+                stretch.scanned(rows, until_row if room >= 0 else stretch.mark)
+        return found
+
+    def _read(
+        self, start: bytes, stop: bytes, limit: int, room: int, found: list[Entry]
+    ) -> tuple[list[bytes], int]:
+        """Add entries from `start` until before `stop` to `found`, up to `limit` of them and as many as there is room
+        for, or one. Their rows, and the room left: negative if that is why no more were read."""
         options = ReadOptions()
-        options.set_iterate_upper_bound(_ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
+        options.set_iterate_upper_bound(stop)
         rows = self._db.iter(options)  # spelled out, as `_scan` does it: every job that fires passes here
         rows.seek(start)
-        found: list[Entry] = []
-        head: list[bytes] = []
+        read: list[bytes] = []
         while rows.valid() and len(found) < limit:
             row, value = rows.key(), rows.value()
             room -= len(value)
             if room < 0 and found:
                 break
-            head.append(row)
+            read.append(row)
             found.append(self._entry(row, value))
             rows.next()
         rows.status()
         del rows, options
-        if head and since is None:
-            here.scanned(dict.fromkeys(head), head[-1])
-        elif head:
-            here.fresh_tail = head[-1]
-        return found
+        return read, room
 
     def _entry(self, row: bytes, value: bytes) -> Entry:
         offset, action, length = _HEAD.unpack_from(value)
@@ -252,19 +228,29 @@ class RocksIndex:
         return tuple.__new__(Entry, (row[11:], fire_at, offset, action, value[11 + length :], text))
 
     def overdue(self, partition: int, until: int, limit: int) -> int:
-        rows = self._scan(self._at(partition).mark, _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)))
-        return sum(1 for _ in islice(rows, limit))
+        stop, total = _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR)), 0
+        for stretch in self._at(partition).stretches:
+            if stretch.mark < stop and total < limit:
+                rows = self._scan(stretch.mark, min(stop, stretch.end))
+                total += sum(1 for _ in islice(rows, limit - total))
+        return total
 
     def footprint(self) -> int:
         names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
         return sum(self._db.property_int_value(name) or 0 for name in names)
 
     def next_due(self, partition: int) -> int | None:
-        here = self._at(partition)
-        for row, _ in self._scan(here.mark, _PREFIX.pack(partition, DUE + 1)):
-            here.mark = row
-            return _fire_at(row)
+        for stretch in self._at(partition).stretches:
+            if stretch.sure or self._find(stretch):
+                return _fire_at(stretch.mark)
         return None
+
+    def _find(self, stretch: Stretch) -> bool:
+        """Move the mark to the first live row; whether there is one."""
+        if stretch.mark < stretch.end:
+            first = next((row for row, _ in self._scan(stretch.mark, stretch.end)), None)
+            stretch.mark, stretch.sure = (stretch.end, False) if first is None else (first, True)
+        return stretch.sure
 
     def entries(self, partition: int, after: bytes | None, limit: int) -> list[Entry]:
         both = heapq.merge(self._plain(partition, after), self._placed(partition, after))
@@ -272,6 +258,8 @@ class RocksIndex:
 
     def _plain(self, partition: int, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Record key and row of the entries that have no KEY row; their rows are in the order of their keys."""
+        if after is not None and after[: len(JOB)] > JOB:
+            return  # they are all of jobs
         row = None if after is None else _plain_row(partition, after)
         start = _PREFIX.pack(partition, DUE) if row is None else row + b"\0"
         for row, _ in self._scan(start, _PREFIX.pack(partition, DUE + 1)):
@@ -308,13 +296,14 @@ class RocksIndex:
             batch.put(_PREFIX.pack(partition, SIZE), _SIZE.pack(here.size))
         elif delta.entries:
             batch.delete(_PREFIX.pack(partition, SIZE))
-        if here.graves >= SWEEP:
-            batch.delete_range(_PREFIX.pack(partition, DUE), here.mark)
-            here.graves = 0
+        for stretch in here.stretches:
+            if stretch.graves >= SWEEP:
+                batch.delete_range(stretch.begin, stretch.mark)
+                stretch.graves = 0
         self._db.write(batch)
         here.removed(removed)
 
-    def _remove_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> list[bytes]:
+    def _remove_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: Queue) -> list[bytes]:
         """Delete the rows that entries of the delta replace; those that were due."""
         prefix, pack, delete = _PREFIX.pack(partition, KEY), _ORDER.pack, batch.delete
         removed: list[bytes] = []
@@ -327,16 +316,16 @@ class RocksIndex:
                 delete(prefix + key)  # put again below, if it stays
             if here.held:  # the delta does not say whether what it replaces was held
                 delete(pack(partition, HELD, replaced) + key)
-        if len(removed) >= BULK and here.starts_with(removed):
-            batch.delete_range(removed[0], removed[-1] + b"\0")
-        else:
-            for row in removed:
-                delete(row)
+        for stretch, rows in zip(here.stretches, here.apart(removed), strict=True):
+            if len(rows) >= BULK and stretch.starts_with(rows):
+                batch.delete_range(rows[0], rows[-1] + b"\0")
+            else:
+                for row in rows:
+                    delete(row)
         return removed
 
-    def _put_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: _Due) -> None:
+    def _put_rows(self, batch: WriteBatch, partition: int, delta: Delta, here: Queue) -> None:
         prefix, pack, head, put = _PREFIX.pack(partition, KEY), _ORDER.pack, _HEAD.pack, batch.put
-        first = here.mark
         for key, (_, entry) in delta.entries.items():
             if entry is None:
                 continue
@@ -350,7 +339,7 @@ class RocksIndex:
                 here.odd = here.odd or key.startswith(JOB)
             if kind == HELD:
                 here.held = True
-            elif row < first or row <= here.tail or row < here.fresh:
+            else:
                 here.added(row)
 
     def wipe(self, partition: int) -> None:
@@ -414,7 +403,7 @@ def _fire_at(row: bytes) -> int:
     return int.from_bytes(row[3:11], "big")
 
 
-def _remember(batch: WriteBatch, partition: int, ended: dict[bytes, tuple[int, bytes]], here: _Due) -> None:
+def _remember(batch: WriteBatch, partition: int, ended: dict[bytes, tuple[int, bytes]], here: Queue) -> None:
     """Put the ids, and forget the generations no look-up covers any more."""
     known, prefix, newest = -1, b"", 0
     for id_, (at, how) in ended.items():

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from pipeline.core.handler import Stopped, TimedOut
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 _process = [os.getpid()]
 os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
+
+
+Settle = Callable[[Any, BaseException | None], tuple[Any, BaseException | None]]
 
 
 class _Limit(NamedTuple):
@@ -40,8 +43,9 @@ class ThreadPool:
     All methods are for the owner's thread.
     """
 
-    def __init__(self, size: int, name: str = "handler") -> None:
-        self._size, self._name = size, name
+    def __init__(self, size: int, name: str = "handler", settle: Settle | None = None) -> None:
+        """`settle`: see HandlerExecutor."""
+        self._size, self._name, self._settled_by = size, name, settle
         self._calls: deque[Call] = deque()
         self._done: deque[Done] = deque()
         self._limits: dict[int, _Limit] = {}
@@ -123,7 +127,7 @@ class ThreadPool:
         )
         error: BaseException | None
         value: Any
-        self._waking = False
+        self._waking, settle = False, self._settled_by
         while True:
             try:
                 call = calls.popleft()
@@ -143,6 +147,8 @@ class ThreadPool:
                 value, error = None, raised
             ended = now()
             end_if_copy(process, error)
+            if settle is not None and (value is not None or error is not None):
+                value, error = settle(value, error)
             if timeout_ms is None or limits.pop(ticket, None) is not None:
                 done.append(Done(ticket, value, error, began, ended))
             elif self._surplus():

@@ -42,8 +42,15 @@ COMMANDS: Mapping[str, Place] = {
     "job": Place("job", "job", "Create, read and change jobs."),
     "cron": Place("cron", "cron", "Create, read and change recurring schedules."),
     "dead": Place("dead", "dead", "List and requeue dead letters."),
+    "replay": Place("replay", "replay", "Run again what failed or was lost in a window of time."),
+    "backup": Place("backup", "backup", "Write all that is still owed to a directory, while it runs."),
+    "restore": Place("backup", "restore", "Restore a backup into empty topics; nothing fires yet."),
+    "release": Place("backup", "release", "Let what was restored fire."),
     "era": Place("era", "era", "Begin a new era, after a group lost its generations."),
+    "doctor": Place("doctor", "doctor", "Look for what is wrong, what it endangers and what mends it."),
     "status": Place("status", "status", "Show who owns what, and which handlers have a worker."),
+    "outage": Place("outage", "outage", "Count what came due in a window, and what became of it."),
+    "verify": Place("verify", "verify", "Look whether the store keeps its promises."),
 }
 
 

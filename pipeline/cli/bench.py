@@ -34,8 +34,8 @@ def bench(scale: str, jobs: int | None, shapes: tuple[str, ...], store: str | No
     promise kept. Every loop runs twice and the second one counts. Exit code 1 if a target was missed.
 
     \b
-    Shapes: create (and index), drain, lateness, catch-up, restart, takeover, commands, cancelled;
-    worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
+    Shapes: create (and index), drain, lateness, catch-up, restart, takeover, commands, cancelled, replay;
+    schedules; worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
     """
     from pipeline.dev.bench import play
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -14,7 +12,7 @@ from pipeline.cli.output import emit, note
 from pipeline.cli.store import following
 from pipeline.config import load_settings
 from pipeline.core.errors import Refused
-from pipeline.heartbeat import Seen
+from pipeline.heartbeat import in_words
 
 
 @click.group("era")
@@ -47,15 +45,7 @@ def bump(yes: bool) -> None:
 def _live() -> str:
     """The processes whose heartbeats are fresh, in words; empty if there is none."""
     with following() as store:
-        return _counted(store.follower.processes(store.parts.clock.now()))
-
-
-def _counted(processes: Iterable[Seen]) -> str:
-    role_of = {
-        seen.heartbeat.process: seen.heartbeat.role for seen in processes
-    }  # a worker beats once a queue
-    roles = sorted(Counter(role_of.values()).items())
-    return " and ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in roles)
+        return in_words(store.follower.processes(store.parts.clock.now()))
 
 
 def _text(data: Any) -> str:

@@ -23,7 +23,8 @@ def get(id_: str) -> None:
     """Show a job with its runs and attempts, read from the topics; no server is needed.
 
     Of a job with a key the last incarnation is shown; ID.INCARNATION names an older one. What ended over 7 days
-    ago is no longer kept there: exit code 3, as for an id that never was.
+    ago is no longer kept there: exit code 3, as for an id that never was. What cannot be read to its end, because the
+    store is coming back or a transaction stays open, is not called missing: exit code 5, ask again.
     """
     from pipeline.cli.store import following
 

@@ -10,6 +10,7 @@ import click
 from pipeline.cli.fleet import queues_view, runs_view
 from pipeline.cli.output import emit, table
 from pipeline.cli.store import Store, following
+from pipeline.core.backup import Hold, HoldState
 from pipeline.core.schedule import Schedule
 from pipeline.follower import Backlog, is_overdue, shown_instant
 from pipeline.heartbeat import Seen
@@ -40,6 +41,7 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
     return {
         "prefix": store.parts.names.prefix,
         "at": shown_instant(now),
+        "held": held_view(store.follower.hold()),
         "pending": sum(backlog.pending for backlog in backlogs) if count else None,
         "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
         "schedules": schedules_view((s for _, states in holdings for s in states), now) if count else None,
@@ -50,6 +52,13 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
         "runs": runs_view(processes, now),
         "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
     }
+
+
+def held_view(hold: Hold | None) -> dict[str, Any] | None:
+    """The restore for which the dispatch is held."""
+    if hold is None:
+        return None
+    return {"backup": hold.id, "state": str(hold.state), "since": shown_instant(hold.at), "era": hold.era}
 
 
 def schedules_view(states: Iterable[Schedule], now: int) -> dict[str, Any]:
@@ -113,6 +122,8 @@ def _text(view: Mapping[str, Any]) -> str:
     pending = "not counted" if view["pending"] is None else view["pending"]
     overdue = f", overdue since {view['oldest_overdue']}" if view["oldest_overdue"] else ""
     parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", _schedules(view), ""]
+    if view["held"]:
+        parts[:0] = [_held(view["held"]), ""]
     parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
     columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked")
     parts += ["", _rows(view["queues"], columns)]
@@ -123,6 +134,14 @@ def _text(view: Mapping[str, Any]) -> str:
     if view["runs"]:
         parts += ["", _runs(view["runs"])]
     return "\n".join(parts)
+
+
+def _held(held: Mapping[str, Any]) -> str:
+    if held["state"] == HoldState.RESTORING:
+        what = "is not finished: run `dueline restore` of the same backup again"
+    else:
+        what = "is there: run `dueline release` to let it fire"
+    return f"HELD: nothing fires since {held['since']}; the restore of backup {held['backup']} {what}"
 
 
 def _schedules(view: Mapping[str, Any]) -> str:

@@ -191,7 +191,8 @@ class Dueline(Handlers):
     def get(self, job_id: str) -> dict[str, Any]:
         """The job with its runs and attempts, as `dueline job get` shows it (schemas/cli/job_get.json).
 
-        Raises NotFound, InvalidInput('id') if the id is malformed, StoreUnreachable.
+        Raises NotFound, InvalidInput('id') if the id is malformed; StoreUnreachable, also if what may have been stored
+        last cannot be read: a store that is coming back never says that a job is not there.
         """
         with _unchained, self._connected().reading() as finder:
             return finder.job(job_id)

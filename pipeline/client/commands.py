@@ -58,9 +58,10 @@ class Sent(NamedTuple):
     deadline: float
 
 
-def send(connection: Connection, command: Command, wait: int) -> Sent:
-    """Put a command at its home; its answer is waited for, for up to `wait` ms. InvalidInput('id')."""
-    home = home_of(connection, command)
+def send(connection: Connection, command: Command, wait: int, home: int | None = None) -> Sent:
+    """Put a command at its home, or on the partition that it is about; its answer is waited for, for up to `wait` ms.
+    InvalidInput('id')."""
+    home = home_of(connection, command) if home is None else home
     deadline = time.monotonic() + wait / 1000
     answer = connection.answers.expect(command.command_id, home, wait / 1000) if wait else None
     delivery = Delivery(expected=1)

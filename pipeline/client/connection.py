@@ -17,7 +17,7 @@ from pipeline.client.parts import JobFinder, Parts, Report
 from pipeline.client.recorder import Recorder
 from pipeline.client.request import Requests
 from pipeline.config import Settings
-from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.job import Run
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
@@ -64,6 +64,8 @@ class Delivery:
         if not self._closed.acquire(blocking=False):
             return
         error = next((report for report in self._reports if report is not None), None)
+        if isinstance(error, NotFound):  # the topic was there when the layout was read
+            error = StoreUnreachable(f"{error}: the store may be coming back, ask again")
         if error is None:
             self.future.set_result(None)
         else:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # so that the package root can set `connector` at little cost
     from pipeline.core.names import Names
     from pipeline.core.schedule import Schedule
     from pipeline.core.sight import Sight
-    from pipeline.ports import Appender, Clock, Feed, GroupProgress, Reader
+    from pipeline.ports import Appender, Clock, Feed, GroupProgress, Reader, Scan
 
 Report = Callable[[Exception | None, int, int], None]
 """(error, offset, LogAppendTime) of one record."""
@@ -80,6 +80,7 @@ class Parts:
     finder: Callable[[Layout], JobFinder]
     open_feed: Callable[[], Feed]
     group_progress: Callable[[str, str, int], list[GroupProgress]]
+    open_scan: Callable[[], Scan]
 
 
 connector: Callable[[Settings], Parts] | None = None

@@ -156,8 +156,8 @@ class Requests:
         """A command about a job that there is."""
         return Command(command_id=self._uuid(), verb=verb, job_id=job_id, **fields)
 
-    def about_schedule(self, verb: str, schedule_id: str, **fields: Any) -> Command:
-        """A command about a schedule."""
+    def about_schedule(self, verb: str, schedule_id: str | None, **fields: Any) -> Command:
+        """A command about a schedule, or about those of a partition."""
         return Command(command_id=self._uuid(), verb=verb, schedule_id=schedule_id, **fields)
 
     def due_at(self, at: object, in_: object) -> int:

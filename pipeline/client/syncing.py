@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pipeline.client.commands import Sent
+from pipeline.client.commands import UNKNOWN, Sent, answer_of, send
 from pipeline.client.request import wait_ms
 from pipeline.client.schedules import ScheduleChange, ask, changed
 from pipeline.core.errors import InvalidInput, Refused
 from pipeline.core.handler import Duration
+from pipeline.core.job import Event
 from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.crontab import Plan, plan
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 UNDER_WAY = 200
 """Commands sent before the answer to the first is waited for."""
 REFUSED = "refused"
+IDS_OF_A_PIECE = 2_000
+"""Ids that one command names at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,52 @@ def delete_all(
     detail = {"source": source, "version": version}
     sent = (ask(connection, "schedule.delete", id_, patience, detail=detail) for id_ in ids)
     return _answers(connection, sent)
+
+
+def retain_only(
+    connection: Connection, ids: Iterable[str], source: str, version: str, wait: Duration
+) -> Iterator[ScheduleChange]:
+    """Have the owners remove what an app has beside these ids: deleted | older: left alone for a newer version of the
+    app | refused, unknown, with no id: of a whole partition. Nobody reads what there is."""
+    patience = wait_ms(wait)
+
+    def ask_for(detail: Mapping[str, str]) -> Sent:
+        command = connection.requests.about_schedule("schedule.retain", None, detail=detail)
+        return send(connection, command, patience, int(detail["partition"]))
+
+    same = {"source": source, "version": version}
+    under_way = deque(ask_for({**same, **piece}) for piece in _pieces(connection, ids))
+    while under_way:
+        sent = under_way.popleft()
+        try:
+            event = answer_of(connection, sent)
+        except InvalidInput as error:
+            yield ScheduleChange(id="", outcome=REFUSED, reason=str(error))
+            continue
+        yield from _retained(event)
+        if event is not None and (following := event.detail.get("next")):
+            under_way.append(ask_for({**sent.command.detail, "after": following}))
+
+
+def _pieces(connection: Connection, ids: Iterable[str]) -> Iterator[Mapping[str, str]]:
+    """By partition the ranges of ids, (after, until], which together are all there can be, and the ids in each."""
+    at_home: list[list[str]] = [[] for _ in range(connection.layout.partitions)]
+    for id_ in sorted(ids):
+        at_home[connection.layout.home_of_name(id_)].append(id_)
+    for home, own in enumerate(at_home):
+        begins = range(0, max(len(own), 1), IDS_OF_A_PIECE)
+        for begin, end in pairwise([*begins, len(own)]):
+            after, until = own[begin - 1] if begin else "", own[end - 1] if end < len(own) else ""
+            named = " ".join(own[begin:end])
+            yield {"partition": str(home), "after": after, "until": until, "ids": named}
+
+
+def _retained(event: Event | None) -> Iterator[ScheduleChange]:
+    if event is None:
+        yield ScheduleChange(id="", outcome=UNKNOWN)
+        return
+    for outcome, name in (("deleted", "removed"), ("older", "older")):
+        yield from (ScheduleChange(id=id_, outcome=outcome) for id_ in event.detail.get(name, "").split())
 
 
 def _answers(connection: Connection, sent: Iterable[Sent]) -> Iterator[ScheduleChange]:

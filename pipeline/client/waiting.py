@@ -74,12 +74,12 @@ def result(connection: Connection, job_id: str, wait: Duration) -> Waiting[Any]:
     check_id(job_id)
     deadline = time.monotonic() + wait_ms(wait) / 1000
     watch = _watch(connection, job_id)
-    sight = _look(connection, watch, job_id)
+    sight = yield from _seen(connection, watch, job_id, deadline)
     for pause in _pauses(deadline):
         if sight.status in OVER:
             break
         yield pause
-        sight = _look(connection, watch, job_id)
+        sight = yield from _seen(connection, watch, job_id, deadline)
     if sight.status is JobStatus.SUCCEEDED:
         return sight.result
     if sight.status in OVER:
@@ -98,6 +98,20 @@ def _look(connection: Connection, watch: JobWatch, job_id: str) -> Sight:
     if sight is None:
         raise NotFound(f"{job_id}: nothing is stored under this id")
     return sight
+
+
+def _seen(connection: Connection, watch: JobWatch, job_id: str, deadline: float) -> Waiting[Sight]:
+    """A look, and another while the store is away: it may be coming back. Raises as `_look`, StoreUnreachable only at
+    the deadline."""
+    pauses = _pauses(deadline)
+    while True:
+        try:
+            return _look(connection, watch, job_id)
+        except StoreUnreachable:
+            pause = next(pauses, None)
+            if pause is None:
+                raise
+        yield pause
 
 
 # -- stops --------------------------------------------------------------------------------------------------
@@ -129,17 +143,17 @@ def _stop_fired(connection: Connection, job_id: str, asked: bool, deadline: floa
     """Of a job that the owner says has fired, or has forgotten. `asked`: the owner could tell its workers at once; if
     not, it is told what stands in the log."""
     watch = _watch(connection, job_id)
-    sight = _look(connection, watch, job_id)
+    sight = yield from _seen(connection, watch, job_id, deadline)
     if not asked and (settled := _settled(sight)) is None:
         answer = yield from _ask_with_place(connection, job_id, watch, sight, deadline)
         if answer != STOPPING:
             return answer
-        sight = _look(connection, watch, job_id)
+        sight = yield from _seen(connection, watch, job_id, deadline)
     for pause in _pauses(deadline):
         if (settled := _settled(sight)) is not None:
             return settled
         yield pause
-        sight = _look(connection, watch, job_id)
+        sight = yield from _seen(connection, watch, job_id, deadline)
     return _settled(sight) or STOPPING
 
 
@@ -171,7 +185,7 @@ def _ask_with_place(
         if pause is None:
             return UNKNOWN
         yield pause
-        sight = _look(connection, watch, job_id)
+        sight = yield from _seen(connection, watch, job_id, deadline)
         if (settled := _settled(sight)) is not None:
             return settled
     seen = {"queue": run.queue, "serial": run.serial, "seen_run": max(sight.run, run.run)}

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.codec import ack_wire, schedule_wire
+from pipeline.codec import ack_wire, event_wire, highest_wire, schedule_wire
 from pipeline.codec.acks import AckWriter
 from pipeline.codec.commands import decode_json, is_json
-from pipeline.codec.plain import peek_plain
+from pipeline.codec.plain import peek_plain, plain_again
+from pipeline.codec.plain_schedule import PlainSchedule, peek_schedule, read_rules
 from pipeline.codec.registry import Codec, Registry, schema_dir
 from pipeline.codec.run_wire import RunHead
 from pipeline.codec.straight import RunCodec, Straight
+from pipeline.core.backup import BackupHeader, BackupRecord, Hold
 from pipeline.core.job import (
     Ack,
     AttemptRecord,
@@ -32,6 +34,7 @@ from pipeline.core.job import (
     KeyState,
     Offered,
     Owned,
+    ReplayBatch,
     Run,
     Takeover,
 )
@@ -41,6 +44,7 @@ from pipeline.core.spec import ScheduleSpec
 
 __all__ = [
     "ACK",
+    "BACKUP_RECORD",
     "COMMAND",
     "DEAD_LETTER",
     "ERA",
@@ -48,15 +52,18 @@ __all__ = [
     "GROUP_GUARD",
     "HEARTBEAT",
     "HIGHEST",
+    "HOLD",
     "KEY_STATE",
     "LAYOUT",
     "OFFERED",
+    "REPLAY_BATCH",
     "RUN",
     "SCHEDULE",
     "TAKEOVER",
     "AckWriter",
     "Codec",
     "Era",
+    "PlainSchedule",
     "Registry",
     "RunHead",
     "decode_command",
@@ -64,6 +71,9 @@ __all__ = [
     "known",
     "peek_plain",
     "peek_run",
+    "peek_schedule",
+    "plain_again",
+    "read_rules",
     "schema_dir",
 ]
 
@@ -81,6 +91,8 @@ _VALUES: tuple[type, ...] = (
     Ack,
     AttemptRecord,
     Backfill,
+    BackupHeader,
+    BackupRecord,
     Command,
     DeadLetter,
     Era,
@@ -90,6 +102,7 @@ _VALUES: tuple[type, ...] = (
     Heartbeat,
     Held,
     Highest,
+    Hold,
     InFlight,
     KeyState,
     Layout,
@@ -97,6 +110,7 @@ _VALUES: tuple[type, ...] = (
     OpenRun,
     Owned,
     Recent,
+    ReplayBatch,
     Run,
     Schedule,
     ScheduleSpec,
@@ -116,14 +130,17 @@ KEY_STATE = _codec(KeyState)
 SCHEDULE = Straight(_RELEASED, "dueline.Schedule", _TYPES, schedule_wire)
 ACK = Straight(_RELEASED, "dueline.Ack", _TYPES, ack_wire)
 OFFERED = _codec(Offered)
-EVENT = _codec(Event)
+REPLAY_BATCH = _codec(ReplayBatch)
+EVENT = Straight(_RELEASED, "dueline.Event", _TYPES, event_wire)
 HEARTBEAT = _codec(Heartbeat)
 LAYOUT = _codec(Layout)
 TAKEOVER = _codec(Takeover)
-HIGHEST = _codec(Highest)
+HIGHEST = Straight(_RELEASED, "dueline.Highest", _TYPES, highest_wire)
 DEAD_LETTER = _codec(DeadLetter)
 GROUP_GUARD = _codec(GroupGuard)
 ERA = _codec(Era)
+HOLD = _codec(Hold)
+BACKUP_RECORD = _codec(BackupRecord)
 
 peek_run: Callable[[bytes], RunHead] = RUN.peek
 """The head of an encoded Run, without reading the rest; errors as of `Codec.decode` for what it sees."""

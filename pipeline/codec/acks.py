@@ -6,10 +6,10 @@ same for nearly all first attempts of a handler.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Any
 
 from pipeline.codec import ack_wire
-from pipeline.core.job import Run
+from pipeline.core.job import AckState, Run
 
 REMEMBERED = 1024
 """Combinations of run number, attempt, token and handler of which the bytes are kept at most."""
@@ -18,22 +18,26 @@ REMEMBERED = 1024
 class AckWriter:
     """Writes the acks of `worker`, the bytes that `codec.ACK.encode` writes. One thread at a time.
 
-    `complete(opening, when, work_offset, started_at, error, result, log_tail, retry_at)`; the last five may be absent.
     All raise InvalidInput naming the field of what cannot be written.
     """
 
-    __slots__ = ("_shared", "_worker")
-
-    when = staticmethod(lru_cache(maxsize=256)(ack_wire.when))
-    """`when(state, at)`, for `complete`: mostly that of the ack before."""
-    complete = staticmethod(ack_wire.complete)
+    __slots__ = ("_shared", "_whens", "_worker")
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._shared: dict[tuple[int, int, int, str], bytes] = {}
+        self._whens: dict[str, tuple[int, bytes]] = {}
+        """By state: when the last ack of it was written, and the bytes that say both."""
+
+    def write(self, opening: bytes, state: AckState, at: int, *own: Any) -> bytes:
+        """`own`: work_offset, started_at, error, result, log_tail, retry_at; the last five may be absent."""
+        last = self._whens.get(state._value_)  # an enum's own hash is a function in Python
+        if last is None or last[0] != at:
+            last = self._whens[state._value_] = at, ack_wire.when(state, at)
+        return ack_wire.complete(opening, last[1], *own)
 
     def opening(self, run: Run, attempt: int, token: int) -> bytes:
-        """What every ack of this attempt begins with, for `complete`."""
+        """What every ack of this attempt begins with, for `write`."""
         key = (run.run, attempt, token, run.handler)
         shared = self._shared.get(key) or self._learn(key)
         return ack_wire.begin(run.job_id, run.occurrence_id, shared)

@@ -1,13 +1,14 @@
 """Made by tools/generate_codec.py from schemas/schedule.avsc: do not edit, run it again.
 
-Of a Schedule framed in single-object encoding: `write`, and `read` (strict, to the last byte).
+Of a Schedule framed in single-object encoding: `write`, `read` (strict, to the last byte), and `places`, where some
+of its fields stand.
 """
 # fmt: off
 # ruff: noqa: C901, E501, I001, PLR0915 -- straight lines on purpose
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.codec.wire import (
     NULL, SOME, Malformed, read_array, read_boolean, read_bytes, read_instant, read_int, read_length,
@@ -546,6 +547,211 @@ def write_recent(value: Recent) -> bytes:
         write_long(value.at, 'at'),
         write_string(value.outcome, 'outcome'),
     ))
+
+
+class Places(NamedTuple):
+    """Where these fields begin."""
+
+    id: int
+    handler: int
+    queue: int
+    payload: int
+    cron: int
+    overlap_timeout_ms: int
+    attempt_limit: int
+    serial: int
+    labels: int
+    source: int
+    last_nominal: int
+    paused: int
+
+
+def places(data: bytes, pos: int) -> Places:
+    """Of a Schedule that `read` has taken before: nothing is checked a second time."""
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    at_id = pos
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    at_handler = pos
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    at_queue = pos
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    at_payload = pos
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    at_cron = pos
+    pos += 1
+    if data[pos - 1]:
+        n = data[pos]
+        if n & 129:
+            n, pos = read_length(data, pos)
+            pos += n
+        else:
+            pos += 1 + (n >> 1)
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    if data[pos]:
+        pos = read_lists(data, pos)[1]
+    else:
+        pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    at_overlap_timeout_ms = pos
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    at_attempt_limit = pos
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    pos += 1
+    if data[pos - 1]:
+        while data[pos] > 127:
+            pos += 1
+        pos += 1
+    at_serial = pos
+    pos += 1
+    if data[pos - 1]:
+        n = data[pos]
+        if n & 129:
+            n, pos = read_length(data, pos)
+            pos += n
+        else:
+            pos += 1 + (n >> 1)
+    at_labels = pos
+    if data[pos]:
+        pos = read_map(data, pos)[1]
+    else:
+        pos += 1
+    if data[pos]:
+        pos = read_map(data, pos)[1]
+    else:
+        pos += 1
+    at_source = pos
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    n = data[pos]
+    if n & 129:
+        n, pos = read_length(data, pos)
+        pos += n
+    else:
+        pos += 1 + (n >> 1)
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    at_last_nominal = pos
+    while data[pos] > 127:
+        pos += 1
+    pos += 1
+    return tuple.__new__(Places, (at_id, at_handler, at_queue, at_payload, at_cron, at_overlap_timeout_ms, at_attempt_limit, at_serial, at_labels, at_source, at_last_nominal, pos))
 
 
 def read(data: bytes, pos: int) -> Schedule:

@@ -84,8 +84,14 @@ def read_string(data: bytes, at: int) -> tuple[str, int]:
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = read_length(data, at)
-    return data[at : at + length], at + length
+    low = data[at]
+    if low & 129 == 128 and 0 < (high := data[at + 1]) < 128:  # 64 to 8,191 bytes: most payloads
+        at += 2
+        end = at + (low >> 1 & 63 | high << 6)
+    else:
+        length, at = read_length(data, at)
+        end = at + length
+    return data[at:end], end
 
 
 def read_map(data: bytes, at: int) -> tuple[dict[str, str], int]:

@@ -14,6 +14,7 @@ from pipeline.commands.again import release, requeue
 from pipeline.commands.answer import Answer
 from pipeline.commands.change import reschedule, update
 from pipeline.commands.create import create
+from pipeline.commands.retain import retain
 from pipeline.commands.schedules import change_schedule
 from pipeline.commands.stop import cancel, stop
 from pipeline.core.errors import InvalidInput, Undecodable
@@ -23,10 +24,11 @@ from pipeline.emission import Emission
 from pipeline.filing import DETAIL_LIMIT
 from pipeline.fold import ANSWERED, SCHEDULE_VERBS
 from pipeline.found import Found, find
+from pipeline.portion import REPLAY, batch_of
 from pipeline.ports import Entry
 from pipeline.view import OUTCOME
 
-ANSWER = "answer"
+ANSWER, RETAIN = "answer", "schedule.retain"
 
 
 def execute(entry: Entry, emission: Emission) -> None:
@@ -63,11 +65,15 @@ def _answer(command: Command, entry: Entry, emission: Emission) -> Answer:
         if command.delay_ms is not None:  # one that could be resolved is a due time by now
             raise InvalidInput("delay_ms", "excludes due_at" if command.due_at is not None else "is negative")
         if command.verb == "create":
-            return create(command, entry.offset, emission)
+            return create(command, emission.site.incarnation(entry.offset), emission)
         if command.verb.startswith(SCHEDULE_VERBS):
             # What was asked for while its owner was away counts from when it was asked.
-            at = int(entry.detail) if entry.detail.isdecimal() else emission.now
-            return change_schedule(command, entry.offset, min(at, emission.now), emission)
+            at = min(int(entry.detail) if entry.detail.isdecimal() else emission.now, emission.now)
+            if command.verb == RETAIN:
+                return retain(command, at, emission)
+            return change_schedule(command, emission.site.incarnation(entry.offset), at, emission)
+        if command.verb == REPLAY:
+            batch_of(command)  # it is filed as a command only because this raises
         if verb is None:
             raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
         return verb(command, find(_job_id(command, emission), emission), emission)

@@ -47,7 +47,7 @@ def requeue(command: Command, found: Found, emission: Emission) -> Answer:
     if found.job_id.startswith("s:"):
         run = recurring.requeued(run, emission)
     take_back(found.occurrence_id, emission)
-    _mark(found, run.run, emission)
+    mark(found.occurrence_id, run.run, emission)
     place = file_run(emission.site, run, emission.now).place
     emit_run(found.occurrence_id, run.run, place, codec.RUN.encode(run), emission)
     if run.schedule_id is not None:
@@ -61,10 +61,10 @@ def _seen(command: Command) -> int:
     return command.seen_run
 
 
-def _mark(found: Found, run: int, emission: Emission) -> None:
+def mark(occurrence: str, run: int, emission: Emission) -> None:
     """Dead letters of earlier runs are dealt with: whoever lists them sees that."""
     headers: Headers = [(END, REQUEUED), (RUN, b"%d" % run)]
-    topic, key = emission.site.names.dead, found.occurrence_id.encode()
+    topic, key = emission.site.names.dead, occurrence.encode()
     emission.puts.append(Put(topic, emission.number, key, None, headers))
 
 

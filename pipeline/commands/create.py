@@ -22,7 +22,7 @@ TEXTS_CEILING = 160_000
 CONFLICTS = ("existing", "replace", "debounce", "reject")
 
 
-def create(command: Command, offset: int, emission: Emission) -> Answer:
+def create(command: Command, incarnation: int, emission: Emission) -> Answer:
     if command.key is None:
         return _create_anonymous(command, emission)
     id_ = keyed_id(command.key)
@@ -33,12 +33,12 @@ def create(command: Command, offset: int, emission: Emission) -> Answer:
     if command.on_conflict not in (None, *CONFLICTS):
         raise InvalidInput("on_conflict", f"is none of {', '.join(CONFLICTS)}")
     hold_of(command.unique or FINISHED)
-    run = wanted_run(command, id_, occurrence_of_keyed(id_, offset), emission)
+    run = wanted_run(command, id_, occurrence_of_keyed(id_, incarnation), emission)
     holder = holder_by_id(id_, emission)
     if holder is not None and _taken(holder[1], emission.now):
         return _conflict(command, run, *holder, emission)
     state = KeyState(
-        incarnation=offset,
+        incarnation=incarnation,
         phase=PENDING,
         highest_run=0,
         unique=command.unique or FINISHED,

@@ -33,15 +33,15 @@ NOTE_LIMIT = 500
 class _Asked:
     """A command about a schedule, and what stands there."""
 
-    __slots__ = ("at", "command", "emission", "id", "offset", "state")
+    __slots__ = ("at", "command", "emission", "id", "incarnation", "state")
 
-    def __init__(self, command: Command, offset: int, at: int, emission: Emission) -> None:
+    def __init__(self, command: Command, incarnation: int, at: int, emission: Emission) -> None:
         id_ = schedule_of(command)
         if id_ is None:
             raise InvalidInput("schedule_id", "missing, or does not match [a-z0-9._-]{1,80}")
         if emission.site.layout.home_of_name(id_) != emission.number:
             raise InvalidInput("schedule_id", "has another home")
-        self.command, self.offset, self.at, self.emission, self.id = command, offset, at, emission, id_
+        self.command, self.incarnation, self.at, self.emission, self.id = command, incarnation, at, emission, id_
         self.state = recurring.load(id_, emission)
 
     @property
@@ -82,12 +82,12 @@ class _Asked:
         return Answer(outcome=outcome, reason=reason, detail=detail)
 
 
-def change_schedule(command: Command, offset: int, at: int, emission: Emission) -> Answer:
+def change_schedule(command: Command, incarnation: int, at: int, emission: Emission) -> Answer:
     """Execute a schedule verb as of `at`, when the log took it. InvalidInput."""
     verb = _VERBS.get(command.verb)
     if verb is None:
         raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
-    return verb(_Asked(command, offset, at, emission))
+    return verb(_Asked(command, incarnation, at, emission))
 
 
 # -- making, changing, deleting -----------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _create(asked: _Asked) -> Answer:
 
 
 def _make(asked: _Asked, spec: ScheduleSpec) -> Answer:
-    state = series.created(spec, incarnation=asked.offset, at=asked.at)
+    state = series.created(spec, incarnation=asked.incarnation, at=asked.at)
     if state.next_nominal is None:
         raise InvalidSchedule("end" if spec.end_at is not None else "cron", "no instant of it is to come")
     _check_queue(state, asked)
@@ -171,9 +171,9 @@ def _delete(asked: _Asked) -> Answer:
     if older(version, state.spec.version):
         return asked.answer("older", state, f"version {state.spec.version} is there")
     if source.startswith("app:"):
-        asked.keep(series.removed(state, version or state.spec.version, asked.at))
+        recurring.remove(state, version or state.spec.version, asked.at, asked.emission)
     else:
-        recurring.delete(state, asked.emission)
+        recurring.delete(state, asked.at, asked.emission)
     return asked.answer("deleted")
 
 
@@ -228,7 +228,8 @@ def _backfill(asked: _Asked) -> Answer:
     if total > limit:
         reason = f"limit: {total} occurrences are more than {limit}"
         return asked.answer("refused", state, reason, total=str(total))
-    after = asked.step(state, series.backfilled(state, replace(wanted, total=total), asked.at))
+    room = recurring.slice_at_once(state, asked.emission)
+    after = asked.step(state, series.backfilled(state, replace(wanted, total=total), asked.at, room))
     return asked.answer("started", after, total=str(total), backfill=wanted.id)
 
 

@@ -158,7 +158,8 @@ class AckTracker:
             self._drop(node.start)
         node.start = start
         if start is not None:
-            self._top = max(self._top, node.offset)
+            if node.offset > self._top:
+                self._top = node.offset
             self._sizes[start] = self._sizes.get(start, 0) + 1
 
     def _drop(self, start: Start) -> None:

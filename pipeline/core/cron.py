@@ -64,6 +64,7 @@ class DayRule:
     nth: frozenset[tuple[int, int]]
     either: bool
 
+    @lru_cache(maxsize=1 << 14)  # noqa: B019 - rules are few and kept for as long as schedules have them
     def of_month(self, month: int, first: int, length: int) -> int:
         """The days of a month whose 1st is a `first` (0 = Sunday), as bits: bit 0 is the 1st."""
         if month not in self.months:
@@ -221,8 +222,9 @@ def _fields(text: str) -> list[_Field]:
     for number, (position, field) in enumerate(found):
         legal = len(_LEGAL.match(field)[0])  # type: ignore[index]
         if legal < len(field):
-            name = _NAMES[number + missing] if missing in (0, 1) else f"field {number + 1}"
-            raise _bad(position + legal, name, f"{field[legal]!r} has no meaning here")
+            which = f"{_NAMES[number + missing]} field" if missing in (0, 1) else f"field {number + 1}"
+            problem = f"{field[legal]!r} has no meaning here"
+            raise InvalidSchedule("cron", f"{which}, character {position + legal}: {problem}")
     if missing not in (0, 1):
         raise InvalidSchedule("cron", f"{text[:40]!r} has {_count(len(found))}")
     return [_Field(number + missing, place, field.lower()) for number, (place, field) in enumerate(found)]

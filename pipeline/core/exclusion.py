@@ -14,7 +14,8 @@ from functools import lru_cache
 from pipeline.core.cron import Cron, parse_cron, uses_id
 from pipeline.core.errors import InvalidSchedule
 
-RULES_LIMIT = 2_000
+RULES_LIMIT, WINDOWS_LIMIT = 2_000, 200
+"""Rules of a schedule, and those of them that are expressions: each is asked for each month that is looked at."""
 _DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?", re.ASCII)
 Calendars = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -52,6 +53,10 @@ def exclusion_of(calendars: Calendars) -> Exclusion:
         except (ValueError, InvalidSchedule) as error:
             problem = error.problem if isinstance(error, InvalidSchedule) else error
             raise InvalidSchedule("exclude", f"{name[:80]}: {rule[:80]!r}: {problem}") from None
+    if len(windows) > WINDOWS_LIMIT:
+        raise InvalidSchedule(
+            "exclude", f"{len(windows)} rules with expressions are more than {WINDOWS_LIMIT}"
+        )
     return Exclusion(tuple(days), tuple(windows))
 
 

@@ -7,6 +7,7 @@ import json
 import traceback
 from dataclasses import dataclass
 from types import CoroutineType
+from typing import NamedTuple
 
 from pipeline.core.job import LATEST, Failure, Millis, Run
 from pipeline.core.registry import DEFAULT_MAX_ATTEMPTS, HandlerSpec, Pool, Registry
@@ -36,6 +37,7 @@ __all__ = [
     "Fenced",
     "HandlerSpec",
     "InvalidPayload",
+    "Kept",
     "Pool",
     "Registry",
     "RemoteError",
@@ -61,6 +63,12 @@ class Succeeded:
     """The job is done. `result` is JSON, None for a handler that returned nothing."""
 
     result: bytes | None
+
+
+class Kept(NamedTuple):
+    """A returned value that was encoded where its handler ran (`encode_result`)."""
+
+    data: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,8 @@ def encode_result(value: object) -> bytes | None:
     """
     if value is None:
         return None
+    if isinstance(value, Kept):
+        return value.data
     try:
         data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except BaseException as error:  # noqa: BLE001 - a user's class may raise anything while it is encoded

@@ -30,6 +30,7 @@ _J = ord("j")
 _LENGTH = 27
 _RANDOM_BITS = 80
 _KEY_BITS = 96
+_OFFSET_BITS = 40
 _DUE_LIMIT = 1 << 48
 _OFFSET_LIMIT = 1 << 63
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
@@ -105,8 +106,14 @@ def keyed_home_hash(keyed: str) -> int:
     return _parse_keyed(keyed).home_hash
 
 
+def incarnation(era: int, offset: int) -> int:
+    """That of what the create command at this offset makes. A restore begins logs at offset 0, and a new era: without
+    that in it, a job could get the occurrence, and so the idempotency key, of one that is long done."""
+    return max(0, era - 1) << _OFFSET_BITS | offset
+
+
 def occurrence_of_keyed(keyed: str, incarnation: int) -> str:
-    """The occurrence of a keyed job: `incarnation` = offset of the create command that made it."""
+    """The occurrence of a keyed job of this incarnation."""
     return f"{keyed}.{incarnation}"
 
 
@@ -154,8 +161,9 @@ def parse_id(text: str) -> AnonymousId | KeyedId | ScheduleOccurrence:
             return AnonymousId(id=text, due_at=due_of(text))
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_occurrence(text: str) -> ScheduleOccurrence:
-    """The occurrence of a schedule; Undecodable if `text` is none."""
+    """The occurrence of a schedule; Undecodable if `text` is none. Remembered for the size of a batch, as `due_in`."""
     match = _OCCURRENCE.fullmatch(text)
     if match is None:
         raise _no_id(text)

@@ -274,6 +274,15 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayBatch:
+    """What the command `replay` is about: encoded runs of one queue and one home partition, the last that was seen of
+    each occurrence, and whether they ended dead (schemas/replay_batch.avsc)."""
+
+    runs: tuple[bytes, ...]
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
     """`k/<key>`: where a keyed job stands (DESIGN §4, keyed jobs)."""
 

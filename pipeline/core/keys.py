@@ -19,10 +19,12 @@ LAYOUT_KEY = b"layout"
 """On meta: the layout."""
 ERA_KEY = b"era"
 """On meta: the era, one for the installation."""
+HOLD_KEY = b"hold"
+"""On meta: that the dispatch is held, and by which restore."""
 
 ANONYMOUS = (b"j/", b"a/")
 """How the record keys of an anonymous job begin: as its creator put it, and after a change."""
-JOB, KEYED, COMMAND, RETRY, STOPPED, SCHEDULE = b"j/", b"k/", b"c/", b"r/", b"x/", b"s/"
+JOB, KEYED, COMMAND, RETRY, STOPPED, SCHEDULE, HIGHEST = b"j/", b"k/", b"c/", b"r/", b"x/", b"s/", b"h/"
 """How the other record keys begin, where a look at the start is all that is needed."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")

@@ -36,6 +36,8 @@ __all__ = [
     "timing_spec",
 ]
 
+RECENT = 10
+"""Occurrences that a schedule remembers."""
 MOST = 1_000
 """The n of all(n) and buffer_all(n) at most: so many instants may stand in one record."""
 TEXTS_CEILING = 160_000
@@ -213,6 +215,9 @@ def _check_timing(spec: ScheduleSpec) -> None:
         raise InvalidSchedule("cron", "give exactly one of cron and every")
     if spec.start_at is not None and spec.end_at is not None and spec.end_at <= spec.start_at:
         raise InvalidSchedule("end", "is not after start")
+    on_grid = spec.every_ms is not None or (spec.cron or "").lstrip().lower().startswith("@every")
+    if spec.phase_ms and not on_grid:
+        raise InvalidSchedule("phase", "shifts the grid of an interval, and there is none")
     timing_of(timing_spec(spec))
 
 

@@ -9,10 +9,13 @@ same way by the next.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
+from pipeline.core.cron import uses_id
 from pipeline.core.schedule import Backfill, OpenRun, Schedule, ScheduleSpec, policy, timing_spec
 from pipeline.core.step import (
     CANCELLED,
+    DELETED,
     EDITED,
     OPEN_LIMIT,
     OVERLAP,
@@ -28,8 +31,9 @@ from pipeline.core.step import (
     timing,
     tracks,
 )
+from pipeline.core.timing import Timing, TimingSpec, timing_of
 
-__all__ = ["REMOVED", "SLICE", "Occurrence", "Skip", "Step"]
+__all__ = ["DELETED", "REMOVED", "SLICE", "Occurrence", "Rules", "Skip", "Step"]
 
 
 def wake_at(state: Schedule) -> int | None:
@@ -47,6 +51,42 @@ def wake_at(state: Schedule) -> int | None:
         waits = backfill.overlap == "buffer_all" and open_of(state.open, backfill.id)
         times.append(lease if waits else backfill.next_at)
     return min(times, default=None)
+
+
+# -- the plain case -------------------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """What decides whether an instant that is due simply fires, where nothing else is to be asked of its schedule.
+    `timing` None: its instants depend on its id, of which `spec` says nothing."""
+
+    spec: TimingSpec
+    timing: Timing | None
+    threshold_ms: int
+    tracks: bool
+
+    def following(self, id_: str, nominal: int, due: int, now: int) -> tuple[int, int] | None:
+        """The instant after `nominal`, and when that is due; None unless this one is due at `now`, late for less than
+        the threshold, and alone."""
+        if not due <= now < due + self.threshold_ms:
+            return None
+        timing = self.timing or timing_of(replace(self.spec, schedule_id=id_))
+        after = timing.next_after(nominal)
+        if after is None or (after_due := timing.due_of(after)) <= now:
+            return None
+        return after, after_due
+
+
+def rules_of(spec: ScheduleSpec) -> Rules | None:
+    """The rules of all schedules that are alike in this; None: more is to be asked of them. InvalidInput if they are
+    none."""
+    policy("misfire", spec.misfire)
+    policy("overlap", spec.overlap)
+    if spec.after_ms is not None or spec.max_occurrences is not None:
+        return None
+    when = replace(timing_spec(spec), schedule_id="")
+    by_id = when.jitter_ms > 0 or (when.cron is not None and uses_id(when.cron))
+    return Rules(when, None if by_id else timing_of(when), spec.misfire_threshold_ms, tracks(spec))
 
 
 # -- what happens to a schedule -----------------------------------------------------------------------------
@@ -67,9 +107,12 @@ def advance(state: Schedule, now: int, room: int = SLICE) -> Step:
     return work.step()
 
 
-def done(state: Schedule, occurrence_id: str, kind: str, nominal_at: int, outcome: str, now: int) -> Step:
-    """An occurrence has ended as succeeded, dead or cancelled; what waited for that goes on."""
-    work = Work(state, now, SLICE)
+def done(
+    state: Schedule, occurrence_id: str, kind: str, nominal_at: int, outcome: str, now: int, room: int = SLICE
+) -> Step:
+    """An occurrence has ended as succeeded, dead or cancelled; what waited for that goes on, as far as there is
+    room."""
+    work = Work(state, now, room)
     work.closed(occurrence_id, kind, nominal_at, outcome)
     work.advance()
     return work.step()
@@ -130,21 +173,30 @@ def reopened(state: Schedule, occurrence_id: str, nominal: int, place: str, at: 
     return replace(state, open=(*state.open, run)[-OPEN_LIMIT:])
 
 
-def backfilled(state: Schedule, backfill: Backfill, at: int) -> Step:
+def backfilled(state: Schedule, backfill: Backfill, at: int, room: int = SLICE) -> Step:
     """Begin to make up a range of the past."""
-    return advance(replace(state, backfills=(*state.backfills, backfill)), at)
+    return advance(replace(state, backfills=(*state.backfills, backfill)), at, room)
 
 
 def backfill_cancelled(state: Schedule, id: str) -> Schedule:
     return replace(state, backfills=tuple(each for each in state.backfills if each.id != id))
 
 
-def removed(state: Schedule, version: str, at: int) -> Schedule:
+def given_up(state: Schedule, reason: str, at: int) -> Step:
+    """It is to be no more: what waits, or came due by then, does not fire."""
+    work = Work(state, at, 0)
+    work.give_up(reason)
+    return work.step(changed=True)
+
+
+def removed(state: Schedule, version: str, at: int) -> Step:
     """Nothing fires any more; it is known that `version` of its app removed it."""
-    return replace(
-        state, ended=REMOVED, revision=state.revision + 1, changed_at=at, next_nominal=None, next_due=None,
-        kept_until=None, buffer=(), backfills=(), spec=replace(state.spec, version=version),
+    step = given_up(state, REMOVED, at)
+    gone = replace(
+        step.state, ended=REMOVED, next_nominal=None, next_due=None, kept_until=None, backfills=(),
+        spec=replace(state.spec, version=version),
     )  # fmt: skip
+    return replace(step, state=gone)
 
 
 def range_of(state: Schedule, from_at: int, to_at: int) -> int:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from pipeline.core.backup import Hold
+from pipeline.core.ids import incarnation
 from pipeline.core.job import GroupGuard
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 
 LOOK_AGAIN_MS = 1_000
+
+
+class Standing(NamedTuple):
+    """What `meta` says of the installation as a whole."""
+
+    era: int
+    hold: Hold | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +36,11 @@ class Site:
     """Reads the layout anew: queues and schemas are added while dispatchers run."""
     read_guards: Callable[[], Mapping[int, GroupGuard]] | None = None
     """Reads the guards of this group anew, by partition; StoreUnreachable after a second. None: there are none."""
+    read_standing: Callable[[], Standing] | None = None
+    """Reads era and hold anew; StoreUnreachable after a second. None: the first era, and no hold."""
+    era: int = 1
+    paced: Set[str] = frozenset()
+    """Queues that have a rate."""
     looked_at: int = 0
 
     def look_again(self, now: int) -> bool:
@@ -34,3 +49,7 @@ class Site:
             return False
         self.looked_at, self.layout = now, self.read_layout()
         return True
+
+    def incarnation(self, offset: int) -> int:
+        """That of what the command at this offset makes."""
+        return incarnation(self.era, offset)

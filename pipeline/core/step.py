@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.core.ids import Kind, schedule_occurrence
-from pipeline.core.schedule import Backfill, OpenRun, Recent, Schedule, ScheduleSpec, policy, timing_spec
+from pipeline.core.schedule import (
+    RECENT,
+    Backfill,
+    OpenRun,
+    Recent,
+    Schedule,
+    ScheduleSpec,
+    policy,
+    timing_spec,
+)
 from pipeline.core.timing import Timing, timing_of
 from pipeline.core.zones import zone_data_version
 
@@ -18,14 +27,13 @@ SLICE = 100
 """Occurrences that one step emits at most."""
 OPEN_LIMIT = 1_000
 """Open runs that are noted at most; triggers may come as fast as somebody types."""
-RECENT = 10
 PAUSED, REMOVED, MAXIMUM, END = "paused", "removed", "max_occurrences", "end"
 """Reasons of a skip, and how a series ends."""
 MISFIRE, CATCH_UP, OVERLAP, BUFFER_FULL = "misfire", "catch_up", "overlap", "buffer_full"
-EDITED, CANCELLED = "edited", "cancelled"
+EDITED, CANCELLED, DELETED = "edited", "cancelled", "deleted"
 """Reasons of a skip: missed and not caught up; missed for longer than the catch-up window; an earlier one still open;
 more wait already than may; the schedule was changed between an instant and its jitter; somebody cancelled it while it
-waited."""
+waited; the schedule was deleted before it fired (removed, if its app did that)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +420,13 @@ class Work:
         if not self.ended:
             self.skip_range(reason, self.last_nominal, self.now)
         self.last_nominal = max(self.last_nominal, self.now)
+
+    def give_up(self, reason: str) -> None:
+        """What waits, or has come due by now, does not fire."""
+        if self.spec.after_ms is not None and self.next_nominal is not None and self.next_nominal <= self.now:
+            self.skip(reason, 1, self.next_nominal, self.next_nominal)
+        self.move_on(reason if self.note is None else PAUSED)
+        self._empty_buffer(reason)
 
     def plan_anew(self) -> None:
         """The next instant after all that is decided, where something has changed what that is."""

@@ -13,7 +13,7 @@ Pure: no clock. Instants are epoch ms, ascending and never twice the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -122,6 +122,18 @@ class Cronned:
             at = stretch.end
         return total
 
+    def days(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Each day of the wall clock that has some of [begin, end): its midnight, its minutes as bits (bit 0 is 00:00),
+        and which part [low, high) of it that is; a day on which the clock changes comes in two parts."""
+        at = max(begin, FIRST * 1000)
+        while at < min(end, LAST * 1000):
+            stretch = self._zone.stretch(at // 1000)
+            day = (at // 1000 + stretch.offset) // DAY
+            midnight = (day * DAY - stretch.offset) * 1000
+            high = min(midnight + DAY * 1000, stretch.end * 1000, end)
+            yield midnight, self._wall.minutes(day), at, high
+            at = high
+
     def _seconds(self, begin: int, end: int) -> tuple[int, int]:
         return max(-(-begin // 1000), FIRST), min(-(-end // 1000), LAST)
 
@@ -152,10 +164,13 @@ class Every:
         at = self._next(begin)
         if self._open is None:
             return at
+        limit = begin + SEARCH * 1000
         for _ in range(EXCLUDED_LIMIT):
             minute = self._open.first(at - at % _MINUTE)
-            if minute is None or minute <= at:
-                return None if minute is None else at
+            if minute is None or at > limit:
+                return None
+            if minute <= at:
+                return at
             at = self._next(minute)
         return None
 
@@ -172,23 +187,16 @@ class Every:
     def count(self, begin: int, end: int) -> int:
         if self._open is None:
             return self._between(begin, end)
-        total, at = 0, begin - begin % _MINUTE
-        while (low := self._open.first(at)) is not None and low < end:
-            at = low + self._run(self._open, low, -(-(end - low) // _MINUTE)) * _MINUTE
-            total += self._between(max(low, begin), min(at, end))
-        return total
-
-    def _run(self, minutes: Cronned, low: int, most: int) -> int:
-        """How many minutes in a row from `low` on are open, at most `most`; the first one is."""
-        known, shut = 1, most + 1
-        step = 1
-        while known + 1 < shut:
-            tried = min(known + step, shut - 1)
-            if minutes.count(low, low + tried * _MINUTE) == tried:
-                known, step = tried, step * 2
+        total = 0
+        for midnight, minutes, low, high in self._open.days(begin, end):
+            if high - low == DAY * 1000:
+                total += _in_minutes(self._every, self._next(low) - low, minutes)
             else:
-                shut, step = tried, max(1, (tried - known) // 2)
-        return known
+                runs = ((midnight + a * _MINUTE, midnight + b * _MINUTE) for a, b in _runs(minutes))
+                total += sum(
+                    self._between(max(a, low), min(b, high)) for a, b in runs if a < high and b > low
+                )
+        return total
 
     def _between(self, begin: int, end: int) -> int:
         return max(0, (self._next(end) - self._next(begin)) // self._every)
@@ -196,6 +204,29 @@ class Every:
     def _next(self, begin: int) -> int:
         """The first instant of the rhythm at or after `begin`."""
         return -((self._phase - begin) // self._every) * self._every + self._phase
+
+
+@lru_cache(maxsize=1 << 12)
+def _runs(minutes: int) -> tuple[tuple[int, int], ...]:
+    """The bits that are set as ranges [first, end)."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while minutes:
+        shut = (minutes & -minutes).bit_length() - 1
+        minutes >>= shut
+        length = (~minutes & minutes + 1).bit_length() - 1
+        minutes >>= length
+        found.append((at + shut, at + shut + length))
+        at = found[-1][1]
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 12)
+def _in_minutes(every: int, first: int, minutes: int) -> int:
+    """How many instants of a rhythm whose first of a day is `first` ms after midnight fall into these minutes of it."""
+    before = (-(-(minute * _MINUTE - first) // every) for run in _runs(minutes) for minute in run)
+    numbers = [max(0, number) for number in before]
+    return sum(numbers[1::2]) - sum(numbers[::2])
 
 
 # -- timing ----------------------------------------------------------------------------------------------------
@@ -349,8 +380,8 @@ def _check_runs(spec: TimingSpec, timing: Timing) -> None:
     first = timing.next_after(tried_from - 1)
     if first is None:
         within = " between its start and its end" if spec.end_at is not None else ""
-        but = " but for what is excluded" if spec.exclude else ""
-        raise InvalidSchedule("cron" if spec.cron else "every", f"would never run{within}{but}")
+        without = ", with what is excluded left out" if spec.exclude else ""
+        raise InvalidSchedule("cron" if spec.cron else "every", f"would never run{within}{without}")
     if spec.jitter_ms:
         # Of a few in a row, since 9:00 and 10:00 of each day may well have more than an hour.
         some = timing.upcoming(first - 1, 16)

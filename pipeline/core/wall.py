@@ -46,20 +46,16 @@ class Times:
         return self._minutes[minute] * 60 + self._seconds[second]
 
 
-_Minutes = tuple[tuple[int, ...], tuple[int, ...]]  # hours and minutes
+@lru_cache(maxsize=4096)
+def _times(minutes: int, seconds: tuple[int, ...]) -> Times:
+    return Times(tuple(minute for minute in range(DAY // 60) if minutes >> minute & 1), seconds)
 
 
 @lru_cache(maxsize=4096)
-def _times(minutes: _Minutes, seconds: tuple[int, ...], closed: tuple[_Minutes, ...]) -> Times:
-    left = _of_day(minutes)
-    if closed:
-        shut = set().union(*map(_of_day, closed))
-        left = tuple(minute for minute in left if minute not in shut)
-    return Times(left, seconds)
-
-
-def _of_day(minutes: _Minutes) -> tuple[int, ...]:
-    return tuple(hour * 60 + minute for hour in minutes[0] for minute in minutes[1])
+def _minutes(hours: tuple[int, ...], minutes: tuple[int, ...]) -> int:
+    """Minutes of a day as bits: bit 0 is 00:00. Days of many windows are told apart by a few operations on these."""
+    of_hour = sum(1 << minute for minute in minutes)
+    return sum(of_hour << 60 * hour for hour in hours)
 
 
 class Wall:
@@ -67,7 +63,9 @@ class Wall:
 
     def __init__(self, cron: Cron, exclusion: Exclusion = _NOTHING) -> None:
         self._cron, self._exclusion = cron, exclusion
-        self._all = _times((cron.hours, cron.minutes), cron.seconds, ())
+        self._minutes = _minutes(cron.hours, cron.minutes)
+        self._windows = tuple(_minutes(window.hours, window.minutes) for window in exclusion.windows)
+        self._all = _times(self._minutes, cron.seconds)
         self._kept_days: dict[int, Times | None] = {}
         self._kept_months: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
 
@@ -107,11 +105,23 @@ class Wall:
         day, second = divmod(at, DAY)
         on = date.fromordinal(day + _EPOCH)
         first, bit = date(on.year, on.month, 1).toordinal(), 1 << on.day - 1
-        hour, minute = divmod(second // 60, 60)
-        return bool(self._exclusion.of_month(first, 31) & bit) or any(
-            days & bit and hour in window.hours and minute in window.minutes
-            for window, days in zip(self._exclusion.windows, self._month(on.year, on.month)[1], strict=True)
-        )
+        closed = self._closed(self._month(on.year, on.month)[1], bit)
+        return bool(self._exclusion.of_month(first, 31) & bit or closed >> second // 60 & 1)
+
+    def minutes(self, day: int) -> int:
+        """The minutes of a day that have times, as bits: bit 0 is 00:00."""
+        on = date.fromordinal(day + _EPOCH)
+        matching, windows = self._month(on.year, on.month)
+        bit = 1 << on.day - 1
+        return self._minutes & ~self._closed(windows, bit) if matching & bit else 0
+
+    def _closed(self, windows: tuple[int, ...], bit: int) -> int:
+        """The minutes, as bits, of the windows that are closed on this day of their month."""
+        closed = 0
+        for days, minutes in zip(windows, self._windows, strict=True):
+            if days & bit:
+                closed |= minutes
+        return closed
 
     def _before(self, day: int, second: int) -> int:
         times = self._of(day) if second else None
@@ -134,21 +144,10 @@ class Wall:
             return times
 
     def _read_day(self, day: int) -> Times | None:
-        on = date.fromordinal(day + _EPOCH)
-        matching, windows = self._month(on.year, on.month)
-        bit = 1 << on.day - 1
-        if not matching & bit:
-            return None
-        if not any(days & bit for days in windows):
+        minutes = self.minutes(day)
+        if minutes == self._minutes:
             return self._all
-        cron = self._cron
-        closed = tuple(
-            (window.hours, window.minutes)
-            for window, days in zip(self._exclusion.windows, windows, strict=True)
-            if days & bit
-        )
-        times = _times((cron.hours, cron.minutes), cron.seconds, closed)
-        return times if times.total else None
+        return _times(minutes, self._cron.seconds) if minutes else None
 
     def _month(self, year: int, month: int) -> tuple[int, tuple[int, ...]]:
         """Its days that match and are not excluded, and those of each window, as bits."""

@@ -53,8 +53,8 @@ class ShellFree:
 
 
 def split_percent(command: str) -> tuple[str, str | None]:
-    r"""The command and the text of its standard input, by crontab(5): the first % ends the command, further ones are
-    line ends, \% is a percent."""
+    r"""The command and the text of its standard input, None if it has none, by crontab(5): the first % ends the
+    command, further ones are line ends, \% is a percent; the last line is ended if it is not."""
     parts: list[list[str]] = [[]]
     for piece in _PERCENTS.findall(command):
         if piece == "%":
@@ -62,7 +62,8 @@ def split_percent(command: str) -> tuple[str, str | None]:
         else:
             parts[-1].append("%" if piece == r"\%" else piece)
     first, *others = ("".join(part) for part in parts)
-    return first.rstrip(), "\n".join(others) + "\n" if others else None
+    text = "\n".join(others)
+    return first.rstrip(), f"{text.removesuffix(chr(10))}\n" if text else None
 
 
 def shell_free(command: str) -> ShellFree:

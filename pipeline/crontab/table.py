@@ -195,11 +195,6 @@ def _script(table: _Table, number: int, command: str) -> dict[str, Any]:
         raise InvalidInput("command", f"longer than {COMMAND_LIMIT} characters")
     _refuse_user(table, command)
     line, stdin = split_percent(command)
-    if stdin is not None:
-        raise InvalidInput(
-            "command",
-            r"what follows a % would be its standard input: write \% for a percent, else read a file",
-        )
     parsed = shell_free(line)
     if parsed.quiet:
         table.reading.note(number, "command", "the output is kept as the result of the run, not thrown away")
@@ -209,8 +204,11 @@ def _script(table: _Table, number: int, command: str) -> dict[str, Any]:
     payload: dict[str, Any] = {"command": program, "args": args} if args else {"command": program}
     if env := {**table.env, **dict(parsed.env)}:
         payload["env"] = env
+    if stdin is not None:
+        payload["stdin"] = stdin
     words = " ".join([program.rpartition("/")[2], *args])
-    return {"id": _id(words, parsed.argv), "handler": "script", "payload": payload}
+    what = [*parsed.argv] if stdin is None else [[*parsed.argv], stdin]
+    return {"id": _id(words, what), "handler": "script", "payload": payload}
 
 
 def _refuse_user(table: _Table, command: str) -> None:

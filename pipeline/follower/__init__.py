@@ -6,7 +6,7 @@ matches, not what is stored.
 
 from pipeline.follower.dead import Letter, WantedLetters
 from pipeline.follower.job import View
-from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_live
+from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_due, fold_live
 from pipeline.follower.model import FRESH_MS, Follower
 from pipeline.follower.schedules import is_overdue
 from pipeline.follower.trail import headers_of
@@ -23,6 +23,7 @@ __all__ = [
     "WantedLetters",
     "Watch",
     "fold_backlog",
+    "fold_due",
     "fold_live",
     "headers_of",
     "is_overdue",

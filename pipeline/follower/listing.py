@@ -95,6 +95,12 @@ def by_due(view: View) -> tuple[int, str]:
 
 def fold_backlog(records: Iterable[Record], due_before: int | None = None) -> Backlog:
     """How much is pending in one partition (due before that, epoch ms), and since when."""
+    due = fold_due(records, due_before)
+    return Backlog(len(due), min(due.values(), default=None))
+
+
+def fold_due(records: Iterable[Record], due_before: int | None = None) -> dict[bytes, int]:
+    """When each job and retry that is pending in one partition is due, by record key."""
     due: dict[bytes, int] = {}
     for record in records:
         key, value = record.key() or b"", record.value()
@@ -105,7 +111,7 @@ def fold_backlog(records: Iterable[Record], due_before: int | None = None) -> Ba
             due.pop(key, None)
         else:
             due[key] = at
-    return Backlog(len(due), min(due.values(), default=None))
+    return due
 
 
 def _due_at(key: bytes, value: bytes) -> int | None:

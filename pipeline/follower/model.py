@@ -5,15 +5,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
+from pipeline import codec
+from pipeline.core.backup import Hold
 from pipeline.core.errors import InvalidInput, NotFound, Undecodable
 from pipeline.core.ids import parse_occurrence
 from pipeline.core.job import Ack, Run
+from pipeline.core.keys import HOLD_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.schedule import Schedule
 from pipeline.follower.dead import Letter, WantedLetters, read_letters, read_runs
 from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
 from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
+from pipeline.follower.places import DECIDED_MS, gone, is_place, known_to_be
 from pipeline.follower.schedules import (
     fold_schedules,
     fold_skips,
@@ -32,8 +36,6 @@ from pipeline.ports import Reader
 FRESH_MS = 5_000
 """Age of a heartbeat up to which its process counts as alive in what is shown; no decision rests on it."""
 
-DECIDED_MS = 2_000
-"""How long a job that cannot be found is waited for while a transaction hides what was appended last."""
 _NOTHING = "nothing is stored under this id (what ended over 7 days ago is no longer kept)"
 _NOTHING_READABLE = "what is stored under this id is no record of a job"
 _NOT_EXECUTED = "its create command waits for the owner of its partition"
@@ -87,11 +89,11 @@ class Follower:
 
     def _trail(self, job_id: str) -> Trail:
         home = self._home(job_id)
-        trail = fold_trail(self._reader.read(self._names.jobs, home), job_id, self._layout)
+        trail = fold_trail(known_to_be(self._reader, self._names.jobs, home), job_id, self._layout)
         if not trail.known:
             # Created a moment ago, it may still stand behind somebody's open transaction.
             self._reader.decided(self._names.jobs, home, DECIDED_MS)
-            trail = fold_trail(self._reader.read(self._names.jobs, home), job_id, self._layout)
+            trail = fold_trail(known_to_be(self._reader, self._names.jobs, home), job_id, self._layout)
         return trail
 
     def _home(self, job_id: str) -> int:
@@ -101,7 +103,7 @@ class Follower:
             raise InvalidInput("id", str(error)) from error
 
     def _fired(self, trail: Trail) -> tuple[dict[int, Emitted], list[Ack]]:
-        """What stands at the place that the trail names; nothing if there is no such place."""
+        """What stands at the place that the trail names; nothing if there is no such place. StoreUnreachable."""
         if trail.work is None:
             return {}, []
         queue, partition, since = trail.work
@@ -110,7 +112,9 @@ class Follower:
             runs = fold_runs(work, trail)
             acks = self._reader.read(self._names.acks(queue), partition, since_ms=since)
             return runs, fold_acks(acks, trail.occurrence_id)
-        except NotFound:
+        except NotFound as error:
+            if is_place(self._layout, queue, partition):
+                raise gone(error) from error
             # The header was forged or its topic is gone; what the home says is true all the same.
             return {}, []
 
@@ -190,7 +194,17 @@ class Follower:
         return [listed_view(state, now) for state in self.schedules()]
 
     def _schedules_at(self, home: int) -> dict[str, Schedule]:
-        return fold_schedules(self._reader.read(self._names.jobs, home))
+        return fold_schedules(known_to_be(self._reader, self._names.jobs, home))
+
+    # -- the installation -----------------------------------------------------------------------------------
+
+    def hold(self) -> Hold | None:
+        """What holds the dispatch; None: nothing does."""
+        value = None
+        if self._reader.partitions(self._names.meta):
+            for record in self._reader.read(self._names.meta, 0):
+                value = record.value() if record.key() == HOLD_KEY else value
+        return None if value is None else codec.HOLD.decode(value)
 
     # -- processes ------------------------------------------------------------------------------------------
 

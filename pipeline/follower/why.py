@@ -26,6 +26,8 @@ _SKIPS = {
     "buffer_full": "as many as may wait for an earlier occurrence did already",
     "paused": "the schedule was paused",
     "edited": "the schedule was changed before it was due",
+    "deleted": "the schedule was deleted before it fired",
+    "removed": "the schedule was removed by its app before it fired",
     "max_occurrences": "as many as were wanted had fired",
     "end": "the schedule had come to its end",
 }

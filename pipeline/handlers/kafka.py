@@ -8,9 +8,11 @@ from typing import Any
 
 from pipeline.core.context import Context
 from pipeline.core.handler import Dead, InvalidPayload
+from pipeline.core.times import written_instant
 from pipeline.handlers.fields import Fields
 
 FIELDS = ("topic", "key", "headers", "value", "value_base64", "json", "partition")
+NOMINAL_AT, LAST_SUCCESS_AT = "dueline-nominal-at", "dueline-last-success-at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,8 @@ class KafkaHandler:
         if not self._allowed(topic):
             raise Dead(f"topic: {topic} is not allowed by DUELINE_TOPIC_ALLOW of the workers")
         key = None if fields.get("key") is None else fields.text("key")
-        ctx.produce(
-            topic, _value(fields), key=key, headers=fields.texts("headers"), partition=_partition(fields)
-        )
+        headers = {**_instants(ctx), **fields.texts("headers")}
+        ctx.produce(topic, _value(fields), key=key, headers=headers, partition=_partition(fields))
         return {"topic": topic}
 
     def _allowed(self, topic: str) -> bool:
@@ -40,6 +41,15 @@ class KafkaHandler:
         return any(
             topic.startswith(known[:-1]) if known.endswith("*") else topic == known for known in self.allow
         )
+
+
+def _instants(ctx: Context) -> dict[str, str]:
+    """Of a schedule's occurrence: what it is for, and from where a report that it asks for goes on."""
+    if not ctx.occurrence_id.startswith("s:"):
+        return {}
+    last = ctx.last_success_at
+    told = {} if last is None else {LAST_SUCCESS_AT: written_instant(last)}
+    return {NOMINAL_AT: written_instant(ctx.nominal_at), **told}
 
 
 def _value(fields: Fields) -> bytes | None:

@@ -16,7 +16,7 @@ from pipeline.core.times import written_instant
 from pipeline.handlers.fields import Fields, checked_text, end_within
 from pipeline.handlers.process import Ended, Limits, run_program
 
-FIELDS = ("command", "args", "input", "env")
+FIELDS = ("command", "args", "input", "stdin", "env")
 TRY_LATER = 75
 """EX_TEMPFAIL of sysexits.h: no fault of the job, try again."""
 OUTPUT_ROOM = 48 * 1024
@@ -116,7 +116,8 @@ def _arguments(fields: Fields) -> list[str]:
 
 
 def _stdin(fields: Fields) -> bytes:
-    return fields.content("input") if "input" in fields else b""
+    name = fields.one_of("input", "stdin")
+    return b"" if name is None else fields.content(name)
 
 
 def _identity(ctx: Context) -> dict[str, str]:

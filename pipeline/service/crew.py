@@ -9,12 +9,14 @@ from contextlib import ExitStack, suppress
 from random import Random
 from typing import NamedTuple
 
+from pipeline.adapters.aside import Apart
 from pipeline.adapters.executors import HandlerExecutor
 from pipeline.adapters.kafka_admin import load_era, load_layout
 from pipeline.adapters.kafka_feed import KafkaFeed
 from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.process_pool import BUILT_IN
+from pipeline.adapters.settled import settled
 from pipeline.client import Dueline
 from pipeline.config import Settings
 from pipeline.core.errors import DuelineError, InvalidInput, RebuildClients, StoreUnreachable
@@ -23,18 +25,21 @@ from pipeline.core.registry import Registry
 from pipeline.desk import Desk
 from pipeline.guard import WorkGuards
 from pipeline.handlers import with_builtin
-from pipeline.heartbeat import Pulse
+from pipeline.heartbeat import Pulse, read_fleet
 from pipeline.lane import Flight
 from pipeline.outbox import Outbox
 from pipeline.ports import Executor
 from pipeline.service.beats import repeated
 from pipeline.service.burst import Burst
 from pipeline.service.declared import declared_by, storing
-from pipeline.service.log import show_job_lines
+from pipeline.service.ending import end_soon
+from pipeline.service.heirs import Heirs, Leaver
+from pipeline.service.log import LogEvents, show_job_lines
 from pipeline.service.loop import Stop, rebuilding, step_until
 from pipeline.service.means import Layouts, means
 from pipeline.service.run import Plant, Tenant, calm_collector, plant
 from pipeline.service.shares import shares
+from pipeline.service.streams import lasting_streams
 from pipeline.worker import Limits, Worker
 
 LEAVE_MS = 5_000
@@ -42,6 +47,7 @@ EXECUTOR_MS = 500
 """How long handlers that outlived the drain may still take; the process does not wait for them."""
 
 
+@lasting_streams()
 def run_worker(
     settings: Settings,
     app: Dueline,
@@ -54,7 +60,8 @@ def run_worker(
     """Run handlers of `app` for jobs of `queues` (with their weights), until SIGTERM or SIGINT, or until `burst` is
     over; then drain. `target` = `module:attribute` of `app`, by which processes of the pool find it; without one they
     know the built-in handlers only. Whether all handlers ended: if not, their runs are given back, so the caller must
-    end the process, threads and all."""
+    end the process, threads and all. The process has a few seconds to end by itself then, whatever handlers have left
+    running in it."""
     stop = Stop()
     stop.listen()
     show_job_lines()
@@ -71,7 +78,7 @@ def run_worker(
         crews = [
             Crew(
                 queue,
-                count(queue, HandlerExecutor(share, target or BUILT_IN)),
+                count(queue, HandlerExecutor(share, target or BUILT_IN, settled)),
                 share,
                 itertools.count(1),
                 {},
@@ -94,6 +101,7 @@ def run_worker(
         if owed := _owed(crews):
             first.events.on("not_given_back", process=first.identity.process, attempts=owed)
         ended = [crew.executor.close(EXECUTOR_MS) for crew in crews]
+    end_soon(LogEvents("worker", first.slot.number))
     return all(ended)
 
 
@@ -134,7 +142,15 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
         began = stop.since if stop.requested else time.monotonic()
         deadline, leaving = began + plant.settings.drain_timeout_ms / 1000, True
         try:
-            _drain(workers, plant, step, deadline)
+            heirs = Heirs(
+                process=plant.identity.process,
+                read=lambda since: read_fleet(reader, plant.settings.names.fleet, since),
+                now=plant.clock.now,
+            )
+            staying: dict[str, Leaver] = {
+                crew.queue: worker for crew, worker in zip(crews, workers, strict=True)
+            }
+            _drain(workers, plant, step, deadline, lambda: heirs.look(staying))
         except (RebuildClients, StoreUnreachable):
             leaving = time.monotonic() >= deadline  # else it goes on draining, with other clients
             raise
@@ -151,6 +167,7 @@ def _worker(
     group = names.worker_group(crew.queue)
     session_ms = plant.session_of(group)
     open_log = plant.open_log("worker", names.work(crew.queue), group, n, session_ms)
+    layouts = Layouts(plant.layout, lambda: load_layout(plant.settings))
     return Worker(
         open_log=plant.observer.watching(crew.queue, open_log),
         open_fleet=lambda: KafkaFeed(plant.settings.require_bootstrap(), names.fleet, plant.settings.kafka),
@@ -162,12 +179,8 @@ def _worker(
         reader=reader,
         executor=crew.executor,
         registry=registry,
-        means=means(
-            plant.settings,
-            Layouts(plant.layout, lambda: load_layout(plant.settings)),
-            plant.clock.now,
-            plant.admin.partitions,
-        ),
+        announced=layouts.announced,
+        means=means(plant.settings, layouts, plant.clock.now, plant.admin.partitions),
         desk=Desk(names=names, layout=plant.layout, queue=crew.queue, worker=plant.identity.process),
         clock=plant.clock,
         random=Random(),
@@ -177,6 +190,7 @@ def _worker(
         era=era,
         limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
         tickets=crew.tickets,
+        aside=Apart,
     )
 
 
@@ -205,13 +219,25 @@ def _step_all(workers: Sequence[Worker], sizes: Sequence[int], patience: int) ->
     return min(worker.step(patience * size // whole) for worker, size in zip(workers, sizes, strict=True))
 
 
-def _drain(workers: Sequence[Worker], plant: Plant, step: Callable[[int], int], deadline: float) -> None:
-    """Finish what was started until then (monotonic seconds); the rest goes back unspent when the worker leaves."""
+def _drain(
+    workers: Sequence[Worker],
+    plant: Plant,
+    step: Callable[[int], int],
+    deadline: float,
+    hand_over: Callable[[], None],
+) -> None:
+    """Finish what was started until then (monotonic seconds); the rest goes back unspent when the worker leaves.
+    `hand_over` is called between two steps."""
     for worker in workers:
         worker.drain()
     in_flight = sum(worker.in_flight for worker in workers)
     plant.events.on("draining", process=plant.identity.process, in_flight=in_flight)
-    step_until(step, lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline)
+
+    def stepped(patience_ms: int) -> int:
+        hand_over()
+        return step(patience_ms)
+
+    step_until(stepped, lambda: not any(worker.busy for worker in workers) or time.monotonic() >= deadline)
     plant.events.on(
         "drained",
         process=plant.identity.process,

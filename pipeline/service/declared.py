@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pipeline.client import Dueline, parts
 from pipeline.client.connection import Connection
 from pipeline.client.schedules import ScheduleChange
-from pipeline.client.syncing import check_queues, delete_all, put_all, sync_of
+from pipeline.client.syncing import check_queues, put_all, retain_only
 from pipeline.config import Settings
 from pipeline.core.errors import DuelineError
 from pipeline.core.schedule import ScheduleSpec
@@ -65,13 +65,12 @@ def _store(settings: Settings, declared: Declared, events: Events) -> None:
 
 
 def store(connection: Connection, declared: Declared) -> Iterator[ScheduleChange]:
-    """Put what is declared, then remove what this source has beside that. Raises InvalidInput, StoreUnreachable."""
+    """Put what is declared, then have removed what this source has beside that. Raises InvalidInput,
+    StoreUnreachable."""
     check_queues(connection, declared.specs)
     yield from put_all(connection, declared.specs, WAIT)
-    with connection.reading() as finder:
-        current = finder.schedules()
-    gone = sync_of(current, declared.specs, source=declared.source).delete
-    yield from delete_all(connection, gone, declared.source, declared.version, WAIT)
+    kept = [spec.id for spec in declared.specs]
+    yield from retain_only(connection, kept, declared.source, declared.version, WAIT)
 
 
 def _tell(changes: Iterable[ScheduleChange], declared: Declared, events: Events) -> None:

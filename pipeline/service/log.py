@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 JOB_LOGGER = "dueline.job"
@@ -31,13 +32,40 @@ class JobLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+_own: TextIO | None = None
+"""Where our lines go while handlers of others run in this process; None = stderr, whatever that is."""
+
+
+@contextmanager
+def speaking_to(stream: TextIO) -> Iterator[None]:
+    """Inside, our lines go there, and so does what libraries log of which nobody has said where to."""
+    global _own
+    before, last_resort = _own, logging.lastResort
+    _own, logging.lastResort = stream, OwnHandler(logging.WARNING)
+    try:
+        yield
+    finally:
+        _own, logging.lastResort = before, last_resort
+
+
+class OwnHandler(logging.StreamHandler[TextIO]):
+    """Writes where our lines go at that moment."""
+
+    def __init__(self, level: int = logging.NOTSET) -> None:
+        logging.Handler.__init__(self, level)
+
+    @property  # the standard library's own last resort is made so
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr if _own is None else _own
+
+
 def show_job_lines() -> None:
     """Show what handlers log from INFO on, unless the application has set up logging of its own."""
     logger = logging.getLogger(JOB_LOGGER)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     if not logging.getLogger().handlers and not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = OwnHandler()
         handler.setFormatter(JobLines())
         logger.addHandler(handler)
         logger.propagate = False
@@ -46,7 +74,7 @@ def show_job_lines() -> None:
 def say(line: str) -> None:
     """Write a line to stderr. One that nobody takes (a full disk, a reader that is gone, a handler that closed the
     stream) is lost: no job may be for it, and metrics tell the same."""
-    stream: TextIO | None = sys.stderr
+    stream: TextIO | None = sys.stderr if _own is None else _own
     if stream is not None:
         with suppress(OSError, ValueError):
             stream.write(line + "\n")

@@ -6,7 +6,7 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from types import FrameType
 
@@ -18,12 +18,18 @@ WATCHDOG_S = 60
 """A step never takes this long, not even beside a handler that holds the GIL for half a minute; a client call that
 hangs does (librdkafka#5456). Past it the process ends and the group moves its partitions. The watchdog needs no GIL."""
 REARM_S = 1.0
+STDERR = 2
+"""As a number: `sys.stderr` may be a handler's, who has put something without a descriptor there for a while."""
 NAP_S = 0.05
 LEAVING_MS = 500
 """Longest pause between two tries of a process that is told to end."""
 REBUILD = RetryPolicy(base="200ms", cap="10s")
 
 
+_USUAL: Mapping[int, Callable[[int, FrameType | None], object] | signal.Handlers] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 SAME_SIGNAL_S = 0.5
 """`timeout` and terminals send a signal to the process and once more to its group: that is one request."""
 
@@ -43,8 +49,7 @@ class Stop:
             time.sleep(min(left, NAP_S))
 
     def listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on)
+        listen(self._on)
 
     def _on(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -54,6 +59,20 @@ class Stop:
             os._exit(128 + number)
         if not self.requested:
             self.requested, self.since = True, now
+
+
+def listen(handle: Callable[[int, FrameType | None], None]) -> None:
+    """Have SIGTERM and SIGINT handled in this process, and in no fork of it: a handler's `multiprocessing` ends its own
+    processes by SIGTERM, and would wait for ever for one that has taken it for a wish to drain."""
+
+    def forget() -> None:
+        for number, usual in _USUAL.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, usual)
+
+    for number in _USUAL:
+        signal.signal(number, handle)
+    os.register_at_fork(after_in_child=forget)
 
 
 class Watchdog:
@@ -66,7 +85,7 @@ class Watchdog:
         now = time.monotonic()
         if now - self._fed >= REARM_S:
             self._fed = now
-            faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+            faulthandler.dump_traceback_later(WATCHDOG_S, exit=True, file=STDERR)
 
     def stop(self) -> None:
         faulthandler.cancel_dump_traceback_later()

@@ -19,15 +19,24 @@ from pipeline.core.keys import command_key, job_key
 from pipeline.core.layout import Layout
 from pipeline.ports import Put
 
+AGAIN_S = 1.0
 FRESH_S = 30.0
 """How long the number of a topic's partitions is believed; a topic that was missing is asked for each time."""
 
 
 class Layouts:
-    """The layout, read again when somebody asks for a queue that it does not know: it may be new."""
+    """The layout, read again when somebody asks for a queue, or a schema, that it does not know: it may be new."""
 
     def __init__(self, layout: Layout, read: Callable[[], Layout]) -> None:
         self._layout, self._read = layout, read
+        self._again_at = 0.0
+
+    def announced(self, fingerprint: str) -> bool:
+        """Whether `topics upgrade` has told of this schema; looked up at most once a second. StoreUnreachable."""
+        if fingerprint not in self._layout.fingerprints and time.monotonic() >= self._again_at:
+            self._layout = self._read()
+            self._again_at = time.monotonic() + AGAIN_S
+        return fingerprint in self._layout.fingerprints
 
     def with_queue(self, queue: str) -> Layout:
         """InvalidInput if the queue is unknown."""

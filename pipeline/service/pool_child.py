@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from types import CoroutineType
 from typing import Any
@@ -45,6 +45,8 @@ from pipeline.core.job import Failure
 from pipeline.core.jobref import JobRef
 from pipeline.handlers import with_builtin
 from pipeline.service.apps import load_app
+from pipeline.service.loop import listen
+from pipeline.service.streams import lasting_streams
 
 PR_SET_PDEATHSIG = 1
 STOPPED_S = 0.05
@@ -155,8 +157,9 @@ class Child:
         self._channel = channel
         self.busy = False
 
-    def serve(self, registry: Registry) -> None:
-        """Run what the worker sends until it closes the channel."""
+    def serve(self, registry: Registry, mend: Callable[[], None] = lambda: None) -> None:
+        """Run what the worker sends until it closes the channel. `mend` puts standard output and error in order for the
+        next one."""
         while True:
             try:
                 head, parts = self._channel.receive()
@@ -164,6 +167,7 @@ class Child:
                 return
             self.busy = True
             self._attempt(registry, head, parts[0] or b"")
+            mend()
             self.busy = False
 
     def _attempt(self, registry: Registry, head: Head, data: bytes) -> None:
@@ -236,10 +240,9 @@ def _loaded(channel: Channel) -> Registry | None:
 def main(fd: int, parent: int) -> int:
     _die_with(parent)
     faulthandler.enable()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # A service manager signals every process: the worker drains, and its children with it. A function and not
-        # SIG_IGN, which the programs that a handler starts would inherit.
-        signal.signal(number, lambda _number, _frame: None)
+    # A service manager signals every process: the worker drains, and its children with it. A function and not SIG_IGN,
+    # which the programs that a handler starts would inherit.
+    listen(lambda _number, _frame: None)
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     os.register_at_fork(after_in_child=sock.close)  # the worker hears the end of this process by it
@@ -250,7 +253,8 @@ def main(fd: int, parent: int) -> int:
         handlers = _loaded(channel)
         if handlers is None:
             return 1
-        child.serve(handlers)
+        with lasting_streams() as mend:
+            child.serve(handlers, mend)
     except ChannelClosed:
         pass
     return 0

@@ -14,7 +14,8 @@ from random import Random
 
 from pipeline import __version__
 from pipeline.adapters.kafka_admin import TopicAdmin, load_layout, topic_admin
-from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+from pipeline.adapters.kafka_append import KafkaAppender
+from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.adapters.kafka_settings import is_fenced
 from pipeline.adapters.rocks_index import RocksIndex
@@ -206,6 +207,8 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
             stale_after_ms=DELETE_RETENTION_MS // 2,
             read_layout=lambda: load_layout(plant.settings),
             read_guards=guards,
+            read_standing=guards.standing,
+            paced=plant.settings.rates.queues.keys(),
         )
         stack.enter_context(plant.observer.probing(plant.settings, lambda: site.layout.queues))
         open_log = plant.open_log("dispatcher", names.jobs, group, 0, plant.session_of(group))

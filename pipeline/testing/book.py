@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from pipeline import codec
 from pipeline.adapters.memory import MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster, MemoryRecord
+from pipeline.adapters.memory_scan import MemoryScan
 from pipeline.client import Parts
 from pipeline.core.errors import NotFound
 from pipeline.core.job import Command, Event, Run
@@ -68,6 +69,7 @@ class Book:
             finder=lambda _layout: _Finder(self),
             open_feed=lambda: self._feed,
             group_progress=lambda *_place: [],
+            open_scan=lambda: MemoryScan(MemoryCluster(self._clock.store.now)),
         )
 
     def append(self, put: Put, done: Callable[[Exception | None, int, int], None] | None = None) -> None:

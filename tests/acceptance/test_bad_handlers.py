@@ -46,16 +46,54 @@ def note(ctx):
 @app.job("healthy.thread")
 def healthy(ctx):
     note(ctx)
+    print("healthy")
     time.sleep(0.05)
 
 @app.job("healthy.async")
 async def healthy_async(ctx):
     note(ctx)
+    print("healthy", file=sys.stderr)
     await asyncio.sleep(0.05)
 
 @app.job("healthy.process", pool="process")
 def healthy_process(ctx):
     note(ctx)
+    print("healthy")
+
+class Lazy(Exception):
+    def __str__(self):
+        time.sleep(8)                       # longer than a session
+        return "at last"
+
+@bad("lazy.thread")
+def lazy(ctx):
+    raise Lazy
+
+@bad("close.thread")
+def close(ctx):
+    sys.stdout.close()
+    sys.stderr.close()
+
+@bad("close.process", pool="process")
+def close_process(ctx):
+    sys.stdout.close()
+    sys.stderr.close()
+
+@bad("junk.process", pool="process")
+def junk_process(ctx):
+    sys.stdout = sys.stderr = object()
+
+@bad("junk.thread")
+def junk(ctx):
+    sys.stdout = sys.stderr = object()
+
+@bad("forgotten.thread")
+def forgotten(ctx):
+    threading.Thread(target=threading.Event().wait).start()
+
+@bad("forgotten.process", pool="process")
+def forgotten_process(ctx):
+    threading.Thread(target=threading.Event().wait).start()
 
 @bad("base.thread")
 def base(ctx):
@@ -244,6 +282,12 @@ def chatty(ctx):
 
 DROPPED = "result_dropped"
 EXPECTED: dict[str, tuple[str, str]] = {
+    "lazy.thread": ("dead", "at last"),
+    "close.thread": ("succeeded", "null"),
+    "close.process": ("succeeded", "null"),
+    "junk.process": ("succeeded", "null"),
+    "forgotten.thread": ("succeeded", "null"),
+    "forgotten.process": ("succeeded", "null"),
     "base.thread": ("dead", "Odd"),
     "base.async": ("dead", "Odd"),
     "base.process": ("dead", "Odd"),
@@ -375,6 +419,11 @@ def test_each_bad_handler_ends_as_it_should_and_harms_no_other_run(
     assert log.count('"role": "worker", "slot": 0, "action": "assigned"') == 1, "no rebalance"
     assert '"action": "revoked"' not in log
     assert '"action": "lost"' not in log
+    assert log.count("healthy\n") >= len(good), "what they print arrives"
+    last = shop.client.schedule("junk.thread", {}, in_="0s")
+    ended(shop, {last.id: "junk.thread"}, eventually, 20)
+    worker.terminate()
+    assert worker.wait(30) == 0, "nothing of it is left to the end"
 
 
 POISON = """

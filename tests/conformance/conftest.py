@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+from pipeline.adapters.kafka_append import KafkaAppender
+from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.kafka_log import KafkaGroupLog
 from pipeline.adapters.memory import MemoryAppender, MemoryClock, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster

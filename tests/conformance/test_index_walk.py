@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -13,8 +14,11 @@ from pipeline.adapters import rocks_index
 from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.core.ids import anonymous_id
+from pipeline.core.job import EARLIEST
 from pipeline.core.keys import job_key
 from pipeline.ports import Action, Delta, Entry, Index, Position
+
+pytestmark = pytest.mark.timeout(180)  # a database is opened hundreds of times
 
 POSITION = Position("cluster", "topic", "layout", 7, 1, 1_700_000_000_000)
 KEYS = st.sampled_from(
@@ -126,6 +130,7 @@ class RocksMachine(IndexMachine):
         self.directory = tempfile.TemporaryDirectory()
         rocks_index.SWEEP = 3
         rocks_index.BULK = 2
+        rocks_index.TIMES = 6  # what is owed at once and what has a time are both walked
         return RocksIndex(Path(self.directory.name))
 
     @rule()
@@ -135,7 +140,7 @@ class RocksMachine(IndexMachine):
 
     def teardown(self) -> None:
         super().teardown()
-        rocks_index.SWEEP, rocks_index.BULK = 20_000, 256
+        rocks_index.SWEEP, rocks_index.BULK, rocks_index.TIMES = 20_000, 256, EARLIEST + 1
         self.directory.cleanup()
 
 

@@ -10,7 +10,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pipeline.adapters import kafka_io
-from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader, check_reachable
+from pipeline.adapters.kafka_append import KafkaAppender
+from pipeline.adapters.kafka_io import KafkaReader, check_reachable
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.ports import Put
 
@@ -32,6 +33,25 @@ def test_reports_come_with_offset_and_log_append_time(world: Any) -> None:
     appender.flush(10_000)
     assert [(error, offset) for error, offset, _ in reports] == [(None, 0), (None, 1), (None, 2)]
     assert all(at > 1_600_000_000_000 for _, _, at in reports)
+
+
+def test_of_many_is_told_once_and_when_all_are_stored(world: Any) -> None:
+    told: list[Any] = []
+    appender = world.appender()
+    appender.append_all([world.put(0, f"k{n}", b"%d" % n) for n in range(3)], told.append)
+    appender.flush(10_000)
+    assert told == [None]
+    assert values(world.reader().read(world.topic, 0)) == [b"0", b"1", b"2"]
+
+
+def test_of_many_one_that_cannot_be_stored_is_told_and_the_others_are_stored(world: Any) -> None:
+    told: list[Any] = []
+    appender = world.appender()
+    large = world.put(0, "k", b"\0" * (5 * 1024 * 1024))
+    appender.append_all([world.put(0, "k"), large, world.put(0, "k")], told.append)
+    appender.flush(10_000)
+    assert [type(error) for error in told] == [InvalidInput]
+    assert values(world.reader().read(world.topic, 0)) == [b"v", b"v"]
 
 
 def test_poll_delivers_reports_too(world: Any) -> None:
@@ -149,7 +169,10 @@ def test_partitions(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("jobs", 77), ("nowhere", 0)])
-def test_reading_what_does_not_exist(world: Any, topic: str, partition: int) -> None:
+def test_reading_what_does_not_exist(
+    world: Any, topic: str, partition: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.adapters.kafka_io.SETTLE_S", 0.1)
     reader = world.reader()
     with pytest.raises(NotFound, match=topic):
         reader.read(f"{world.prefix}.{topic}", partition)

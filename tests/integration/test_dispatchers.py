@@ -113,7 +113,7 @@ def test_a_group_that_was_deleted_is_refused_until_an_era_is_begun_h20(
 @pytest.mark.timeout(60)
 def test_the_last_era_is_not_passed(shop: Fleet) -> None:
     from pipeline import codec
-    from pipeline.adapters.kafka_io import KafkaAppender
+    from pipeline.adapters.kafka_append import KafkaAppender
     from pipeline.core.keys import ERA_KEY
     from pipeline.ports import Put
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from pipeline import codec
 from pipeline.adapters.kafka_admin import bump_era, ensure_topics, load_era
-from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.adapters.kafka_meta import GuardReader
 from pipeline.config import Settings, load_settings
 from pipeline.core.errors import Refused, StoreUnreachable

@@ -105,6 +105,26 @@ def test_the_run_of_a_worker_that_lost_its_partitions_is_finished_by_it_and_acke
     assert more
 
 
+@pytest.mark.timeout(90)
+def test_a_deploy_keeps_nothing_waiting_for_the_slowest_handler_of_the_worker_that_leaves(
+    shop: Fleet, eventually: Eventually
+) -> None:
+    shop.dispatcher()
+    old = shop.worker()
+    job, flag = started(shop, eventually, 15)
+    shop.worker()
+    eventually(lambda: owners(shop) == 2, timeout=30)
+    old.terminate()
+    quick = [shop.client.schedule("quick", in_="10ms").id for _ in range(24)]
+    eventually(lambda: all(shop.client.get(id_)["status"] == "succeeded" for id_ in quick), timeout=12)
+    assert "end" not in flag.read_text()
+    assert old.wait(30) == 0
+    eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=10)
+    assert [attempt["outcome"] for attempt in attempts(shop, job)] == ["succeeded"]
+    assert flag.read_text().splitlines()[-1] == "end 1"
+    assert {(ack.attempt, ack.state) for ack in shop.acks(b"s/")} == {(1, AckState.STARTED)}
+
+
 @pytest.mark.timeout(120)
 def test_the_run_of_a_frozen_worker_is_attempt_two_elsewhere_and_what_it_says_when_thawed_enters_nowhere(
     shop: Fleet, eventually: Eventually

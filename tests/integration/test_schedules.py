@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 from integration.fleet import Eventually, Fleet, fleet
 
-from pipeline import codec
+from pipeline import codec, preview
 from pipeline.adapters.kafka_admin import load_layout
-from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.core import keys, series
 from pipeline.core.job import Command
 from pipeline.core.schedule import Schedule, ScheduleSpec
@@ -128,33 +129,44 @@ def _nothing() -> Any:
     return Event(id="x", kind="nothing", at=0)
 
 
-@pytest.mark.timeout(150)
-def test_killed_dispatchers_fire_exactly_what_the_grid_enumerates(
+@pytest.mark.timeout(120)
+def test_dispatchers_killed_and_stopped_fire_exactly_what_the_preview_tells(
     shop: Fleet, eventually: Eventually
 ) -> None:
-    """Every second, 60 schedules, two dispatchers of which one after the other is killed: no gap and no double."""
+    """Every second, 100 schedules, two dispatchers: one is killed, the other told to end. No gap and no double."""
     first, second = shop.dispatcher(), shop.dispatcher()
     now = put_all(shop, [Put(shop.settings.names.events, 0, b"x", codec.EVENT.encode(_nothing()))])
-    end_at = now + 30_000
+    end_at = now + 25_000
     specs = [
-        spec_of(f"n{n}", every_ms=1_000, phase_ms=n * 16, misfire="all(1000)", end_at=end_at)
-        for n in range(60)
+        spec_of(f"n{n}", every_ms=1_000, phase_ms=n * 10, misfire="all(1000)", end_at=end_at)
+        for n in range(100)
     ]
     put_all(shop, [command(shop, spec) for spec in specs])
-    eventually(lambda: len(fired(shop)) == 60, timeout=40)
-    for victim in (first, second):
-        os.kill(victim.pid, signal.SIGKILL)
+    eventually(lambda: len(fired(shop)) == 100, timeout=40)
+    for victim, how in ((first, signal.SIGKILL), (second, signal.SIGTERM)):
+        os.kill(victim.pid, how)
         victim.wait()
         before = len(shop.work())
         shop.dispatcher()
         eventually(lambda: len(shop.work()) > before + 300, timeout=40)  # noqa: B023
     eventually(lambda: all(state.ended == "end" for state in states(shop).values()), timeout=60)
-    by_id = fired(shop)
+    by_id, ended = fired(shop), states(shop)
     for spec in specs:
-        state = states(shop)[spec.id]
-        expected = series.timing(state).upcoming(state.created_at, 1_000)
+        state = ended[spec.id]
+        told = preview(
+            "@every 1s",
+            after=instant(state.created_at),
+            count=1_000,
+            phase=f"{spec.phase_ms}ms",
+            end=instant(end_at),
+        )
+        expected = [round(at.timestamp() * 1000) for at in told]
         assert by_id[spec.id] == expected, spec.id
         assert state.counts == {"fired": len(expected)}
+
+
+def instant(ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
 @pytest.mark.timeout(90)

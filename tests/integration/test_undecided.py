@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from pipeline import Dueline, NotFound
+from pipeline import Dueline, NotFound, StoreUnreachable
 from pipeline.adapters.kafka_admin import ensure_topics
 from pipeline.config import load_settings
+from pipeline.core.ids import anonymous_id
 
 
 @pytest.fixture
@@ -46,13 +47,26 @@ def test_a_job_behind_an_open_transaction_is_found_when_that_is_decided(app: Due
         timer.join()
 
 
-def test_what_stays_hidden_is_not_found_within_bounds(
+def test_of_what_stays_hidden_nobody_says_that_it_is_not_there(
     app: Dueline, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.follower.model.DECIDED_MS", 300)
+    for place in ("model", "watch"):
+        monkeypatch.setattr(f"pipeline.follower.{place}.DECIDED_MS", 300)
     abort = open_transaction(broker, app.settings.prefix, 24)
     job = app.schedule("later", {}, in_="1h")
-    with pytest.raises(NotFound):
+    with pytest.raises(StoreUnreachable, match="a transaction that stays open hides"):
         app.get(job.id)
+    with pytest.raises(StoreUnreachable, match="a transaction that stays open hides"):
+        app.result(job.id, wait=0)
     abort()
     assert app.get(job.id)["status"] == "pending"
+    with pytest.raises(TimeoutError, match="still pending"):
+        app.result(job.id, wait=0)
+
+
+def test_what_is_not_there_is_not_found(app: Dueline) -> None:
+    unknown = anonymous_id(1_800_000_000_000, 1)
+    with pytest.raises(NotFound):
+        app.get(unknown)
+    with pytest.raises(NotFound):
+        app.result(unknown, wait=0)

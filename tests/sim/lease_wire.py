@@ -88,6 +88,37 @@ class LateAppender(MemoryAppender):
         super().flush(timeout_ms)
 
 
+class Later:
+    """An ack transaction made aside: at some time while its process goes on, or once that waits for it. Implements
+    `ports.Pending`; the latest of a process is made by `advance` too, as its thread goes on when the loop does not."""
+
+    def __init__(self, random: Callable[[], Random], call: Callable[[], None]) -> None:
+        self._random, self._call = random, call
+        self._made = False
+        self._raised: Exception | None = None
+
+    def _make(self) -> None:
+        self._made = True
+        try:
+            self._call()
+        except Exception as error:  # noqa: BLE001 - told by `result`
+            self._raised = error
+
+    def advance(self) -> None:
+        if not self._made and self._random().random() < 0.5:
+            self._make()
+
+    def done(self) -> bool:
+        self.advance()
+        return self._made
+
+    def result(self) -> None:
+        if not self._made:
+            self._make()
+        if self._raised is not None:
+            raise self._raised
+
+
 class LeaseReader(MemoryReader):
     """Cut off, it mostly has nothing new; a question of its own fails."""
 

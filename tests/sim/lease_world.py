@@ -4,14 +4,14 @@ told to leave, over an in-memory cluster with a clock of its own. What must hold
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
 from sim.lease_hands import Hands, Plan
 from sim.lease_watch import ACKS, OUT, QUEUE, WORK, Watch
-from sim.lease_wire import LateAppender, LeaseLog, LeaseReader, Wire
+from sim.lease_wire import LateAppender, Later, LeaseLog, LeaseReader, Wire
 from sim.world import COMMIT_STAGES, NAMES, Killed, LateClock, Told
 
 from pipeline import codec
@@ -41,6 +41,8 @@ HEARTBEAT_MS, SLICE_MS = 3_000, 250
 UNKNOWN_MS, DRAIN_MS = 15_000, 6_000
 TRANSACTION_TIMEOUT_MS, COMPACTION_LAG_MS, RETENTION_MS = 10_000, 60_000, 3_600_000
 REST_MS = 3 * 3_600_000
+HAND_OVER = 0.2
+"""Chance, at each step of one that drains, that it leaves the group before it has finished."""
 SOON_MS, COARSE_MS = 10_000, 1_000
 """Who waits longer than this for a long handler looks once a second."""
 QUEUED = "queued"
@@ -60,6 +62,8 @@ class Process:
             world.random.choice([1, 2, 4]), lambda: world.random,
             lambda plan: world.watch.began(self, plan.ctx), lambda plan: world.watch.ended(plan.ctx),
         )  # fmt: skip
+        self.acking: Later | None = None
+        """The last ack transaction."""
         self.airborne: dict[int, Any] = {}
         self.outbox = Outbox(self.appender)
         self.tickets: Iterator[int] = itertools.count(1)
@@ -192,12 +196,16 @@ class LeaseWorld:
             desk=Desk(names=NAMES, layout=LAYOUT, queue=QUEUE, worker=process.name),
             clock=LateClock(self.clock, self.random.choice([0, 0, 40])), random=self.ids, identity=process.identity,
             pulse=process.pulse, fleet_partitions=2, events=self.told, era=self.era, tickets=process.tickets,
-            airborne=process.airborne, outbox=process.outbox,
+            airborne=process.airborne, outbox=process.outbox, aside=lambda call: self._aside(process, call),
             limits=Limits(
                 concurrency=self.random.choice([1, 2, 4]), heartbeat_timeout_ms=HEARTBEAT_MS,
                 max_worker_deaths=self.deaths, unknown_handler_ms=UNKNOWN_MS,
             ),
         )  # fmt: skip
+
+    def _aside(self, process: Process, call: Callable[[], None]) -> Later:
+        process.acking = Later(lambda: self.random, call)
+        return process.acking
 
     def step(self, process: Process) -> None:
         if process.killed or process.frozen or process.blocked or self.slots[process.slot] is not process:
@@ -239,6 +247,8 @@ class LeaseWorld:
     def _go_on_leaving(self, process: Process) -> None:
         live = process.live
         assert live is not None
+        if process.leaving is not None and live.busy and not live._apart and self.random.random() < HAND_OVER:
+            live.hand_over()
         if process.leaving is None or (live.busy and self.clock.now() < process.leaving):
             return
         self.watch.abandon(process, [plan.ctx for plan in process.hands.plans])
@@ -343,11 +353,19 @@ class LeaseWorld:
                     if not process.mute:
                         process.pulse.repeat(self.clock.monotonic())
                     process.appender.advance()
+                    self._go_on_acking(process)
             over = [log for at, log in self._expiring if at <= self.clock.now()]
             self._expiring = [(at, log) for at, log in self._expiring if at > self.clock.now()]
             for log in over:
                 log.expire()
             self._dispatch()
+
+    def _go_on_acking(self, process: Process) -> None:
+        try:
+            if process.acking is not None:
+                process.acking.advance()
+        except Killed:
+            self.kill(process)
 
     def go_on(self, ms: int, slice_ms: int = SLICE_MS) -> None:
         """Time passes while everybody works who can."""

@@ -185,11 +185,6 @@ class SchedulePlay(Play):
     watching = ScheduleWatch
     asking = ScheduleClients
 
-    def hour(self) -> None:
-        """A late copy of a job's record that stands unread for longer than the memory is a known limit."""
-        if not self.clients.unsettled:
-            super().hour()
-
     def finish(self) -> None:
         """Nothing of a grid follows once all are paused; what was due before is fired by then."""
         self.world.random.seed(0)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from sim.lease_script import failure, script
+from sim.lease_wire import LeaseLog
 
 from pipeline import ledger, liveness
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import OutcomeUnknown, RetryStep
 from pipeline.lane import Flight, Lane
 from pipeline.leases import Leases
-from pipeline.ledger import Ledger
+from pipeline.worker import Worker
 
 SEEDS = 300
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -70,15 +71,20 @@ def leases_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 def unknown_outcome_ignored(patch: pytest.MonkeyPatch) -> None:
     """An unknown outcome is taken for an abort: the same acks are sent again."""
-    plain = Ledger._send
+    plain = LeaseLog.commit
 
-    def send(self: Ledger, *args: Any) -> None:
+    def commit(self: LeaseLog, *args: Any) -> None:
         try:
             plain(self, *args)
         except OutcomeUnknown as unknown:
             raise RetryStep(str(unknown)) from unknown
 
-    patch.setattr(Ledger, "_send", send)
+    patch.setattr(LeaseLog, "commit", commit)
+
+
+def acks_under_way_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """A partition is parted with while a transaction of it is under way: what that may commit is given back too."""
+    patch.setattr(Worker, "_settle_acks", lambda self: None)
 
 
 def covered_out_of_order(patch: pytest.MonkeyPatch) -> None:
@@ -112,6 +118,7 @@ CONTROLS: list[tuple[Mutation, str, int]] = [
     (holds_not_carried_on, BESIDE, 45),
     (leases_not_waited_for, BESIDE, 1),
     (unknown_outcome_ignored, "ended twice", 8),
+    (acks_under_way_not_waited_for, "given back|ended twice|begins after|left in|lost", 0),
     (covered_out_of_order, "passes|calls|lost|no rest", 20),
     (starts_not_read_back, "had won|superseded", 56),
     (acks_of_a_lost_group_not_asked, "begins after", 0),

@@ -44,4 +44,5 @@ def test_the_scripts_do_what_they_are_for() -> None:
         "succeeded", "retrying", "dead", "cancelled", "released", "offered", "again",
         "offer_taken", "offer_ignored", "adopted", "reclaimed", "stopping", "unreadable", "unknown_handler",
         "outcome_unknown", "ack_refused", "revoked", "lost", "closed", "left", "rebuild",
+        "handed_over",
     }, counted  # fmt: skip

@@ -14,6 +14,7 @@ from pipeline import Dueline, codec
 from pipeline.adapters.memory import MemoryClock, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster, MemoryRecord
 from pipeline.adapters.memory_feed import MemoryFeed
+from pipeline.adapters.memory_scan import MemoryScan
 from pipeline.client import Parts
 from pipeline.core import keys
 from pipeline.core.errors import StoreUnreachable
@@ -105,6 +106,7 @@ class Store:
             finder=lambda layout: Follower(reader=reader, names=self.names, layout=layout),
             open_feed=lambda: MemoryFeed(self.cluster, self.names.events),
             group_progress=self._progress,
+            open_scan=lambda: MemoryScan(self.cluster),
         )
 
     def _asked(self, record: MemoryRecord) -> None:
@@ -192,8 +194,7 @@ class Store:
             handler=run.handler,
             state=state,
             at=self.clock.now(),
-            work_offset=0,
-            **more,
+            **{"work_offset": 0, **more},
         )
         key = (
             keys.terminal_key(run.occurrence_id, run.run, attempt)

@@ -79,9 +79,13 @@ class Owner:
 
     def command(self, verb: str, at: int = NOW, **fields: Any) -> Event:
         """Put a command, execute it, and give its answer."""
+        self.ask(verb, at, **fields)
+        return self.answers(self.commit(at))[-1]
+
+    def ask(self, verb: str, at: int = NOW, **fields: Any) -> None:
+        """Put a command, which the next commit executes."""
         command = Command(command_id=str(uuid.uuid4()), verb=verb, **fields)
         self.read(keys.command_key(command.command_id), codec.COMMAND.encode(command), at=at)
-        return self.answers(self.commit(at))[-1]
 
     @staticmethod
     def answers(emission: Emission) -> list[Event]:

@@ -25,8 +25,9 @@ from pipeline.core.names import Names
 from pipeline.desk import Desk
 from pipeline.guard import WorkGuards
 from pipeline.heartbeat import Pulse
+from pipeline.ledger import AtOnce
 from pipeline.outbox import Outbox
-from pipeline.ports import Done, Put
+from pipeline.ports import Aside, Done, Put
 from pipeline.worker import Limits, Worker
 
 NAMES = Names("t")
@@ -73,6 +74,7 @@ class Shop:
         self.registry.add("work", self._handle, max_attempts=3)
         self.answers: deque[Any] = deque()
         self.guards: WorkGuards | None = None
+        self.aside: Aside = AtOnce
         self._ids = itertools.count()
         self.seen: list[Any] = []
         self.told = Told()
@@ -108,6 +110,7 @@ class Shop:
             airborne={} if after is None else after._airborne,
             outbox=Outbox(appender) if after is None else after._leases._outbox,
             guards=self.guards,
+            aside=self.aside,
             appender=appender,
             reader=MemoryReader(self.cluster),
             executor=self.executors[name],

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pipeline import codec
 from pipeline.codec.registry import FRAME
 from pipeline.codec.shape import HOSTILE, read_strictly
+from pipeline.core.backup import HoldState
 from pipeline.core.errors import InvalidInput, Refused, Undecodable, UnknownFingerprint
 from pipeline.core.job import Ack, AckState, Event, Failure, Heartbeat, Highest, Run, Takeover
 from pipeline.core.layout import Layout
@@ -76,6 +77,8 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
             strategies = {f["name"]: values(f["type"]) for f in of}
             if name == "dueline.Ack":
                 strategies["state"] = st.sampled_from(AckState)
+            if name == "dueline.Hold":
+                strategies["state"] = st.sampled_from(HoldState)
             return st.builds(codec._TYPES[name], **strategies)
     raise AssertionError(schema)
 
@@ -286,9 +289,9 @@ def test_what_no_writer_writes_is_refused(schema: Any, data: bytes) -> None:
 
 
 def test_an_int_over_its_range_is_refused() -> None:
-    highest = codec.HIGHEST.encode(Highest(run=2**31 - 1, queue="q", work_partition=0))
-    with pytest.raises(Undecodable, match="run: 2147483648 does not fit 32 bits"):
-        codec.HIGHEST.decode(highest.replace(b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"))
+    era = codec.ERA.encode(codec.Era(era=2**31 - 1))
+    with pytest.raises(Undecodable, match="era: 2147483648 does not fit 32 bits"):
+        codec.ERA.decode(era.replace(b"\xfe\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10"))
 
 
 @pytest.mark.parametrize("value", [0, -1, 63, 64, -64, -65, 2**31, 1_800_000_000_000, 2**63 - 1, -(2**63)])
@@ -323,13 +326,18 @@ def test_an_int_that_does_not_fit_is_not_written(run: int) -> None:
 
 @pytest.mark.parametrize("at", [2**63, -(2**63) - 1, 2**64])
 def test_a_long_that_does_not_fit_is_not_written(at: int) -> None:
-    with pytest.raises(InvalidInput, match=r"dueline\.Event"):
+    taken = Takeover(process="", transactional_ids=(), generation=0, nonce="", at=at)
+    with pytest.raises(InvalidInput, match=r"dueline\.Takeover"):
+        codec.TAKEOVER.encode(taken)
+    with pytest.raises(InvalidInput, match=r"^at: .* does not fit 64 bits"):
         codec.EVENT.encode(Event(id="e", kind="k", at=at))
 
 
 def test_half_a_surrogate_pair_is_not_written() -> None:
     with pytest.raises(InvalidInput, match="not valid Unicode"):
         codec.EVENT.encode(Event(id="\ud800", kind="k", at=0))
+    with pytest.raises(InvalidInput, match="not valid Unicode"):
+        codec.TAKEOVER.encode(Takeover(process="\ud800", transactional_ids=(), generation=0, nonce="", at=0))
 
 
 def test_a_layout_that_makes_no_sense_is_undecodable() -> None:

@@ -73,9 +73,10 @@ def test_the_writer_of_a_worker_gives_the_bytes_of_the_codec(ack: Ack) -> None:
     """One writer for many acks: what it remembers belongs to the right ones."""
     writer = WRITERS.setdefault(ack.worker, codec.AckWriter(ack.worker))
     opening = writer.opening(run_of(ack), ack.attempt, ack.token)
-    written = writer.complete(
+    written = writer.write(
         opening,
-        writer.when(ack.state, ack.at),
+        ack.state,
+        ack.at,
         ack.work_offset,
         ack.started_at,
         ack.error,
@@ -84,21 +85,29 @@ def test_the_writer_of_a_worker_gives_the_bytes_of_the_codec(ack: Ack) -> None:
         ack.retry_at,
     )
     assert written == codec.ACK.encode(ack)
-    started = writer.complete(opening, writer.when(AckState.STARTED, ack.at), ack.work_offset)
+    started = writer.write(opening, AckState.STARTED, ack.at, ack.work_offset)
     assert codec.ACK.decode(started) == replace(
         ack, state=AckState.STARTED, started_at=None, error=None, result=None, log_tail=None, retry_at=None
     )
 
 
 @pytest.mark.parametrize(
-    "change", [{"run": 2}, {"attempt": 2}, {"token": 8}, {"handler": "other"}, {"job_id": "k"}]
+    "change",
+    [
+        {"run": 2},
+        {"attempt": 2},
+        {"token": 8},
+        {"handler": "other"},
+        {"job_id": "k"},
+        {"at": 7},
+        {"state": AckState.CANCELLED},
+    ],
 )
 def test_what_the_writer_remembers_is_told_apart(change: dict[str, Any]) -> None:
     writer = codec.AckWriter(ACK.worker)
     for ack in (ACK, replace(ACK, **change), ACK):
         opening = writer.opening(run_of(ack), ack.attempt, ack.token)
-        when = writer.when(ack.state, ack.at)
-        written = writer.complete(opening, when, ack.work_offset, ack.started_at)
+        written = writer.write(opening, ack.state, ack.at, ack.work_offset, ack.started_at)
         assert codec.ACK.decode(written) == ack
 
 
@@ -107,7 +116,7 @@ def test_the_writer_forgets_when_it_is_too_much(monkeypatch: pytest.MonkeyPatch)
     writer = codec.AckWriter("w")
     for token in (1, 2, 3, 4, 3, 1):
         opening = writer.opening(run_of(ACK), 1, token)
-        written = writer.complete(opening, writer.when(ACK.state, 0), 0)
+        written = writer.write(opening, ACK.state, 0, 0)
         assert codec.ACK.decode(written).token == token
         assert len(writer._shared) <= 2
 

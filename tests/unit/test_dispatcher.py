@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -21,7 +21,7 @@ from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Command, DeadLetter, Heartbeat, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
-from pipeline.core.site import Site
+from pipeline.core.site import Site, Standing
 from pipeline.core.states import PartitionState
 from pipeline.dispatcher import Dispatcher
 from pipeline.fencing import UNDECIDED_MS
@@ -55,6 +55,7 @@ class House:
         self.cluster.create_topic(NAMES.work("default"), 2)
         self.client = MemoryAppender(self.cluster)
         self.told = Told()
+        self.standing: Callable[[], Standing] | None = None
         self.logs: dict[str, MemoryGroupLog] = {}
         self._ids = iter(range(1_000))
 
@@ -70,7 +71,14 @@ class House:
         return Dispatcher(
             open_log=open_log,
             index=index or MemoryIndex(),
-            site=Site(names=NAMES, layout=LAYOUT, cluster_id="c", topic_id="t", stale_after_ms=10**9),
+            site=Site(
+                names=NAMES,
+                layout=LAYOUT,
+                cluster_id="c",
+                topic_id="t",
+                stale_after_ms=10**9,
+                read_standing=self.standing,
+            ),
             clock=self.clock,
             random=Random(name),
             identity=Identity(process=name, host="h", pid=1, version="0", started_at=0),

@@ -23,7 +23,7 @@ from pipeline.core.names import Names
 from pipeline.core.offset_metadata import Start
 from pipeline.core.states import PartitionState
 from pipeline.desk import Desk
-from pipeline.lane import LEARNT_LIMIT, Delivery, Flight, Lane
+from pipeline.lane import LEARNT_LIMIT, NOBODY, Delivery, Flight, Lane
 from pipeline.ports import CommittedOffset, Put
 from pipeline.takeover import LaneTakeover
 
@@ -65,6 +65,18 @@ def restored(acks: Sequence[tuple[bytes, Ack]], committed: CommittedOffset | Non
     own = Takeover(process="w", transactional_ids=(), generation=1, nonce="0" * 24, at=1)
     appender.append(lane.takeover(own, ACKS))
     assert lane.restore(MemoryReader(cluster).tail(ACKS, 0, 0, 10_000))
+    return lane
+
+
+def took_over(cluster: MemoryCluster, committed: CommittedOffset | None) -> Lane:
+    """The lane of the next owner, which goes on from what was committed."""
+    lane = Lane(0)
+    lane.opened(committed)
+    own = Takeover(
+        process="w", transactional_ids=(), generation=1, nonce=f"{cluster.partition(ACKS, 0).end}", at=1
+    )
+    MemoryAppender(cluster).append(lane.takeover(own, ACKS))
+    assert lane.restore(MemoryReader(cluster).tail(ACKS, 0, lane.acks_next, 10_000))
     return lane
 
 
@@ -129,6 +141,21 @@ def test_what_finished_takes_no_place_among_the_starts() -> None:
     acks = [replace(START, work_offset=n) for n in (4, 5, 7, 8, 9, 10, 1 << 40)]
     lane = restored([(key_of(ack), ack) for ack in acks], CommittedOffset(5, known))
     assert [offset for offset, _ in readable(lane).started] == [5, 9]
+
+
+def test_a_release_that_came_before_its_run_is_known_to_the_next_owner_too() -> None:
+    """Its run has not been delivered, so the metadata still shows the start. Without the release whoever reads that
+    waits for a holder that lives and holds nothing; and if it is the holder itself, the run spends an attempt."""
+    cluster = MemoryCluster(MemoryClock().now)
+    cluster.create_topic(ACKS, 1)
+    appender, released = MemoryAppender(cluster), replace(START, state=AckState.RELEASED)
+    appender.append(Put(ACKS, 0, key_of(START), codec.ACK.encode(START)))
+    first = took_over(cluster, None)
+    appender.append(Put(ACKS, 0, key_of(START), codec.ACK.encode(released)))
+    first.follow(MemoryReader(cluster).tail(ACKS, 0, first.acks_next, 10_000))
+    assert readable(first).started == ((7, Start(2, 9, "old")),)
+    second = took_over(cluster, first.committable([]))
+    assert readable(second).started == ((7, Start(1, 9, NOBODY)),)
 
 
 # -- a partition that may not be opened

@@ -13,6 +13,7 @@ from pipeline import codec
 from pipeline.adapters.memory import CommitFault
 from pipeline.core import keys
 from pipeline.core.acks import AckTracker
+from pipeline.core.handler import Dead
 from pipeline.lane import Lane
 from pipeline.ports import Put
 from pipeline.worker import Worker
@@ -87,6 +88,19 @@ def test_an_offer_counts_before_what_else_would_end_its_run(shop: Shop) -> None:
     ]
 
 
+def test_of_a_run_that_died_where_its_partition_was_lost_the_application_is_told(shop: Shop) -> None:
+    told: list[Any] = []
+    shop.registry.on_dead(told.append)
+    shop.answers.append(Dead("hopeless"))
+    run = shop.fire()
+    old = holding(shop)
+    heir = moved(shop, old)
+    shop.executors["a"].hold_begun = False
+    together(shop, old, heir, ms=1_000)
+    assert [letter.reason for letter in shop.dead()] == ["dead_by_handler"]
+    assert [job.job_id for job in told] == [run.job_id]
+
+
 def test_what_was_offered_or_given_back_is_not_remembered_for_ever(shop: Shop) -> None:
     old = shop.worker("a")
     shop.executors["a"].hold = True
@@ -100,7 +114,7 @@ def test_what_was_offered_or_given_back_is_not_remembered_for_ever(shop: Shop) -
     together(shop, old, ms=1_000)
     assert len(shop.terminal()) == 3
     assert old._leases._outbox._parted == {}
-    assert (lane_of(old).released, lane_of(old).offers) == (set(), {})
+    assert (lane_of(old).released, lane_of(old).offers) == ({}, {})
 
 
 def test_a_takeover_record_that_was_long_on_its_way_stops_no_later_owner(shop: Shop) -> None:
@@ -190,4 +204,4 @@ def test_what_becomes_of_attempts_that_no_run_here_waits_for_is_not_kept(shop: S
     shop.client.append(old._desk.released(stranger, shop.clock.now()))
     together(shop, old, heir, ms=500)
     assert len(lane_of(heir).held) == 1
-    assert lane_of(heir).released == set()
+    assert lane_of(heir).released == {}

@@ -187,6 +187,66 @@ def test_outcomes_not_committed_when_the_partition_goes_are_offered(shop: Shop) 
     assert len(shop.seen) == 1
 
 
+def test_a_draining_worker_that_hands_over_keeps_nobody_waiting_and_finishes_what_it_runs(shop: Shop) -> None:
+    """Its partitions would be its own until its slowest handler comes back."""
+    held = shop.fire()
+    old = holding(shop)
+    heir = shop.worker("b")
+    together(shop, old, heir, ms=1_000)
+    old.drain()
+    waiting = shop.fire().occurrence_id
+    together(shop, old, heir, ms=1_000)
+    assert shop.terminal() == []
+    old.hand_over()
+    together(shop, old, heir, ms=1_000)
+    assert [ack.occurrence_id for ack in shop.terminal()] == [waiting]
+    assert old.busy
+    shop.executors["a"].hold_begun = False
+    together(shop, old, heir, ms=1_000)
+    assert not old.busy
+    done = shop.terminal()[-1]
+    assert (done.occurrence_id, done.worker, done.attempt) == (held.occurrence_id, "a", 1)
+    assert [ack.state for ack in shop.started()] == ["started", "started"]
+    old.leave(0)
+    old.close()
+
+
+def test_what_does_not_end_after_the_hand_over_is_given_back(shop: Shop) -> None:
+    shop.fire()
+    old = holding(shop)
+    heir = shop.worker("b")
+    old.drain()
+    old.hand_over()
+    together(shop, old, heir, ms=1_000)
+    old.leave(0)
+    old.close()
+    together(shop, heir, ms=1_000)
+    assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("b", 1)]
+    assert [ack.state for ack in shop.started()] == ["started", "released", "started"]
+
+
+def test_a_stop_reaches_what_runs_after_the_hand_over(shop: Shop) -> None:
+    run = shop.fire()
+    old = holding(shop)
+    old.drain()
+    old.hand_over()
+    event = Event(id=run.occurrence_id, kind="stopped", at=1, occurrence_id=run.occurrence_id, run=1)
+    shop.client.append(Put(ACKS, 0, keys.stopped_key(run.occurrence_id), codec.EVENT.encode(event)))
+    together(shop, old, ms=1_000)
+    assert shop.executors["a"].stopped == [1]
+
+
+def test_the_heartbeat_of_a_draining_worker_names_no_handler(shop: Shop) -> None:
+    """It takes nothing more: whoever drains at the same time must not count on it."""
+    worker = shop.worker("a")
+    steps(worker)
+    assert worker.heartbeat().handlers == ("work",)
+    worker.drain()
+    assert worker.heartbeat().handlers == ()
+    last = [r for r in shop.cluster.partition(NAMES.fleet, 0).read(0, 1_000)[0] if r.key() == b"a"][-1]
+    assert codec.HEARTBEAT.decode(last.value() or b"").handlers == ()
+
+
 def test_a_worker_built_anew_in_the_same_process_keeps_what_runs(shop: Shop) -> None:
     """A fatal client error ends the clients, not the handlers."""
     shop.fire()

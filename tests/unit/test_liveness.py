@@ -73,6 +73,27 @@ def test_while_our_probes_do_not_come_back_nobody_becomes_stale(hall: Hall) -> N
     assert not hall.liveness.stale("p")
 
 
+def test_after_a_long_deafness_everybody_has_the_whole_time_out_to_come_back(hall: Hall) -> None:
+    """The store was restarted: others find their way back to it later than we do, and they live."""
+    hall.watch("p", ms=1_500)
+    hall.cluster.reachable = False
+    hall.watch("p", ms=5_000)
+    hall.cluster.reachable = True
+    hall.watch("p", ms=2_500)
+    assert not hall.liveness.stale("p")
+    hall.watch("p", ms=1_500)
+    assert hall.liveness.stale("p")
+
+
+def test_a_short_deafness_gives_nobody_more_time(hall: Hall) -> None:
+    hall.watch("p", ms=2_000)
+    hall.cluster.reachable = False
+    hall.watch("p", ms=2_000)
+    hall.cluster.reachable = True
+    hall.watch("p", ms=1_500)
+    assert hall.liveness.stale("p")
+
+
 def test_time_in_which_we_were_frozen_does_not_count(hall: Hall) -> None:
     hall.watch("p", ms=1_000)
     hall.clock.advance(600_000)
@@ -80,9 +101,11 @@ def test_time_in_which_we_were_frozen_does_not_count(hall: Hall) -> None:
     assert not hall.liveness.stale("p")
 
 
-def test_whoever_says_that_it_leaves_is_stale_at_once(hall: Hall) -> None:
+def test_whoever_says_that_it_leaves_is_stale_once_its_last_words_could_be_read(hall: Hall) -> None:
     hall.watch("p", ms=500)
     hall.beat("p", None)
+    hall.watch("p", ms=250)
+    assert not hall.liveness.stale("p")
     hall.watch("p", ms=250)
     assert hall.liveness.stale("p")
 

@@ -162,6 +162,29 @@ def test_it_is_on_its_way_until_the_log_has_all_of_it(outbox: Outbox, appender: 
     assert len(outbox) == 0
 
 
+def test_what_is_sent_again_while_it_is_on_its_way_counts_once_the_log_has_the_last(
+    outbox: Outbox, appender: Appender
+) -> None:
+    outbox.send(ATTEMPT, 3, puts(1))
+    outbox.send(ATTEMPT, 3, puts(1))
+    (_, first), (_, second) = appender.given
+    first(None, 5, 0)
+    assert len(outbox) == 1
+    second(None, 9, 0)
+    assert len(outbox) == 0
+    outbox.forget({3: 9})
+    assert ATTEMPT in outbox
+
+
+def test_it_is_remembered_while_nobody_knows_where_the_log_has_it(outbox: Outbox, appender: Appender) -> None:
+    """Told as a duplicate. Forgotten too early, its run would be taken for one that nobody executes."""
+    outbox.send(ATTEMPT, 3, puts(1))
+    appender.answer(offset=-1)
+    assert len(outbox) == 0
+    outbox.forget({3: 100})
+    assert ATTEMPT in outbox
+
+
 def test_it_is_remembered_until_its_place_in_the_log_was_read(outbox: Outbox, appender: Appender) -> None:
     outbox.send(ATTEMPT, 3, puts(1))
     outbox.forget({})

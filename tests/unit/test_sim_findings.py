@@ -137,3 +137,23 @@ def test_a_late_copy_of_a_changed_job_does_not_hide_how_that_has_ended_since() -
     owner.read(keys.job_key(JOB), first)
     assert [event.outcome for event in owner.answers(owner.commit(NOW))] == ["cancelled"]
     assert owner.command("reschedule", job_id=JOB, due_at=NOW).outcome == "cancelled"
+
+
+def test_a_late_copy_that_outlives_the_memory_of_its_job_makes_nobody_say_that_it_fired() -> None:
+    """It only says that the job was changed; how that ended the sender has to look up in the log."""
+    owner = Owner(LAYOUT.home(JOB))
+    first = codec.RUN.encode(replace(run_of(JOB), due_at=NOW + 2 * HOUR))
+    owner.read(keys.job_key(JOB), first)
+    assert owner.command("update", job_id=JOB, payload=b"[2]").outcome == "updated"
+    owner.read(keys.job_key(JOB), first)
+    late = owner.entry(keys.job_key(JOB))
+    cancel = put(owner, "cancel", job_id=JOB)
+    # The owner dies between the two, and nobody is there for an hour.
+    emission = owner.partition.emit([owner.entry(keys.command_key(cancel.command_id))], NOW)
+    assert [event.outcome for event in owner.answers(emission)] == ["cancelled"]
+    owner.partition.applied(emission)
+    owner.echo(emission)
+    assert owner.entry(keys.job_key(JOB)) == late
+    owner.commit(NOW + HOUR)
+    answer = owner.command("reschedule", at=NOW + HOUR, job_id=JOB, due_at=NOW + 2 * HOUR)
+    assert (answer.outcome, answer.reason) == ("not_found", None)

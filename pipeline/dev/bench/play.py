@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
-from pipeline.dev.bench import commands, crew, faults, lateness, plot, starts, throughput, workers
+from pipeline.dev.bench import (
+    commands,
+    crew,
+    faults,
+    lateness,
+    plot,
+    replay,
+    schedules,
+    starts,
+    throughput,
+    workers,
+)
 from pipeline.dev.bench.bare import COMPRESSION, bare, records
 from pipeline.dev.bench.figures import Figure, missed
 from pipeline.dev.bench.load import PAYLOAD_BYTES
@@ -27,7 +38,8 @@ WARM_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much is measured. Counts of jobs; `seconds` of steady emission."""
+    """How much is measured. Counts of jobs, and of schedules that fire once a minute and every second; `seconds` of
+    steady emission, `minutes` of schedules."""
 
     jobs: int
     drains: tuple[int, ...]
@@ -35,8 +47,11 @@ class Scale:
     overdue: int
     on_disk: int
     waiting: int
+    minutely: int
+    secondly: int
     rates: tuple[int, ...] = (RATE, 10_000)
     seconds: float = 10.0
+    minutes: int = 1
 
     def sized(self, jobs: int) -> Scale:
         """The same shapes over so many jobs, in proportion; a drain needs at least a batch for each partition."""
@@ -49,6 +64,8 @@ class Scale:
             overdue=max(1, int(self.overdue * share)),
             on_disk=max(1, int(self.on_disk * share)),
             waiting=max(1, int(self.waiting * share)),
+            minutely=max(60, int(self.minutely * share)),
+            secondly=max(10, int(self.secondly * share)),
             rates=tuple(dict.fromkeys(max(1, min(rate, jobs // 10)) for rate in self.rates)),
             seconds=min(self.seconds, max(1.0, jobs / 10_000)),
         )
@@ -62,6 +79,8 @@ SCALES: Mapping[str, Scale] = {
         overdue=50_000,
         on_disk=500_000,
         waiting=100_000,
+        minutely=10_000,
+        secondly=200,
         seconds=5.0,
     ),
     "full": Scale(
@@ -71,7 +90,10 @@ SCALES: Mapping[str, Scale] = {
         overdue=500_000,
         on_disk=10_000_000,
         waiting=1_000_000,
+        minutely=100_000,
+        secondly=1_000,
         seconds=20.0,
+        minutes=4,
     ),
 }
 
@@ -84,11 +106,19 @@ class Plots:
     drains: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
+MINUTE_S = 60
+
 Shape = Callable[[Context, Scale, Plots], list[Figure]]
 
 
 def _drain(context: Context, scale: Scale, plots: Plots) -> list[Figure]:
     return [figure for count in scale.drains for figure in throughput.drain(context, count, plots.drains)]
+
+
+def _schedules(context: Context, scale: Scale, plots: Plots) -> list[Figure]:
+    figures = schedules.minutely(context, scale.minutely, scale.minutes, plots.lateness)
+    seconds = (scale.minutes + 1) * MINUTE_S
+    return figures + schedules.through_restarts(context, scale.secondly, seconds, plots.lateness)
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -100,6 +130,8 @@ SHAPES: Mapping[str, Shape] = {
     "takeover": lambda c, s, p: faults.takeover(c, p.lateness),
     "commands": lambda c, s, p: commands.answers(c, s.drains[0], p.lateness),
     "cancelled": lambda c, s, p: commands.cancelled(c, s.drains[0]),
+    "replay": lambda c, s, p: replay.replays(c, s.drains[-1]),
+    "schedules": _schedules,
     "worker": lambda c, s, p: workers.throughput(c, s.drains[0]),
     "instant": lambda c, s, p: starts.instant(c, s.drains[0]),
     "start-latency": lambda c, s, p: starts.latency(c, s.rates[0], s.seconds, p.lateness),

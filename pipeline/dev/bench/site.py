@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from pipeline.adapters.kafka_admin import ensure_topics, topic_admin
-from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.adapters.store_clock import kafka_clock
 from pipeline.client import Dueline
 from pipeline.config import Settings, load_settings, running_dev_store

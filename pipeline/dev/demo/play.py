@@ -15,7 +15,8 @@ from typing import Any
 
 from pipeline import Dueline
 from pipeline.adapters.kafka_admin import ensure_topics, load_layout
-from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+from pipeline.adapters.kafka_append import KafkaAppender
+from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.config import Settings
 from pipeline.core.times import format_instant
 from pipeline.dev.demo import store as stores

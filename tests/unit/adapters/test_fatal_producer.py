@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.core.errors import DuelineError, StoreUnreachable
 from pipeline.ports import Put
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from pipeline.adapters import kafka_io
-from pipeline.adapters.kafka_io import KafkaAppender
+from pipeline.adapters import kafka_append
+from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.ports import Put
 
@@ -19,6 +19,9 @@ REFUSAL = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 class Message:
     def __init__(self, offset: int) -> None:
         self._offset = offset
+
+    def topic(self) -> str:
+        return "t"
 
     def offset(self) -> int:
         return self._offset
@@ -124,7 +127,7 @@ def test_a_full_queue_is_waited_for(appender: KafkaAppender, producer: Producer)
 def test_a_queue_that_stays_full_is_an_unreachable_store(
     appender: KafkaAppender, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_io, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(kafka_append, "PATIENCE_S", 0.0)
     producer.full = 10
     with pytest.raises(StoreUnreachable, match="faster than the store takes them"):
         appender.append(put(), Told().report)
@@ -151,3 +154,34 @@ def test_an_error_nobody_asked_for_is_raised_by_flush(appender: KafkaAppender, p
     with pytest.raises(InvalidInput):
         appender.flush(0)
     appender.flush(0)
+
+
+def test_of_many_records_is_told_once_when_all_are_stored(appender: KafkaAppender, producer: Producer) -> None:
+    told: list[Exception | None] = []
+    appender.append_all([put(), put(), put()], told.append)
+    for n in (1, 0):
+        producer.callback(n)(None, Message(n))
+    assert told == []
+    producer.callback(2)(None, Message(2))
+    assert told == [None]
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_of_many_records_one_that_is_not_stored_is_told(
+    appender: KafkaAppender, producer: Producer, lost: int
+) -> None:
+    told: list[Exception | None] = []
+    appender.append_all([put(), put(), put()], told.append)
+    for n in range(3):
+        assert told == []
+        producer.callback(n)(REFUSAL if n == lost else None, Message(n))
+    assert [type(error) for error in told] == [InvalidInput]
+
+
+def test_many_records_refused_at_once_are_told_of_like_those_refused_later(
+    appender: KafkaAppender, producer: Producer
+) -> None:
+    producer.refusal = KafkaException(REFUSAL)
+    told: list[Exception | None] = []
+    appender.append_all([put(), put()], told.append)
+    assert [type(error) for error in told] == [InvalidInput]

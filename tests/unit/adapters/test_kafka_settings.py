@@ -6,8 +6,10 @@ import pytest
 
 from pipeline import codec
 from pipeline.adapters import kafka_io
-from pipeline.adapters.kafka_io import KafkaAppender, KafkaReader
+from pipeline.adapters.kafka_append import KafkaAppender
+from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.kafka_meta import MetaTopic, _meta
+from pipeline.adapters.kafka_settings import settings
 from pipeline.core.errors import InvalidInput, Refused
 from pipeline.core.keys import ERA_KEY, LAYOUT_KEY
 from pipeline.core.layout import default_layout
@@ -19,6 +21,14 @@ BAD = [
     ("socket.keepalive.enable", "x"),
     ("socket.send.buffer.bytes", "-9"),
 ]
+
+
+def test_a_broker_that_was_gone_is_tried_again_soon_unless_somebody_says_otherwise() -> None:
+    """Heartbeats that come back ten seconds after the store make a worker that lives look dead."""
+    name = "reconnect.backoff.max.ms"
+    assert settings("h:1", {}, {})[name] == 1_000
+    assert settings("h:1", {name: "9000"}, {})[name] == "9000"
+    assert name not in settings("h:1", {"reconnect.backoff.ms": "2000"}, {})
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)

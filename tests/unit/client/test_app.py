@@ -175,6 +175,14 @@ def test_silence_is_an_error_that_says_the_job_may_be_stored(
     store.appenders[0].silent = False
 
 
+def test_a_store_that_does_not_know_its_topics_yet_is_unreachable(store: Any, app: Any) -> None:
+    """It is coming back; "not found" would be said of a job."""
+    app._connected()
+    store.appenders[0].refused = NotFound("unit.jobs: Unknown partition")
+    with pytest.raises(StoreUnreachable, match="may be coming back"):
+        app.schedule("h", in_="1h")
+
+
 def test_a_refused_record_is_the_callers_error(store: Any, app: Any) -> None:
     app.schedule("h", in_="1s")
     store.appenders[0].refused = InvalidInput("record", "too large")

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import JobFailed, codec
 from pipeline.client import waiting
-from pipeline.core.errors import InvalidInput, NotFound
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import AckState, Command, Failure, KeyState, Run
 from pipeline.core.keys import keyed_key, stopped_key
@@ -37,6 +37,24 @@ def test_the_result_of_a_job_that_succeeded(store: Any, app: Any, job: Run) -> N
     store.ack(job, AckState.SUCCEEDED, result=b'{"sent":[1,null]}')
     assert app.result(job.job_id, wait=0) == {"sent": [1, None]}
     assert asyncio.run(app.aresult(job.job_id)) == {"sent": [1, None]}
+
+
+def test_a_store_that_is_away_for_a_while_ends_no_wait(store: Any, app: Any, job: Run) -> None:
+    steps = waiting.result(app._connected(), job.job_id, "60s")
+    next(steps)
+    store.cluster.reachable = False
+    for _ in range(3):
+        next(steps)
+    store.cluster.reachable = True
+    store.ack(job, AckState.SUCCEEDED, result=b"1")
+    assert waiting.wait_for(steps) == 1
+
+
+def test_a_store_that_stays_away_is_told_when_the_patience_is_over(store: Any, app: Any, job: Run) -> None:
+    app._connected()
+    store.cluster.reachable = False
+    with pytest.raises(StoreUnreachable):
+        app.result(job.job_id, wait=0)
 
 
 def test_a_handler_that_returned_nothing_has_the_result_none(store: Any, app: Any, job: Run) -> None:

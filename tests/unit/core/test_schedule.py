@@ -52,6 +52,11 @@ def test_the_least_is_an_id_a_handler_and_a_rhythm() -> None:
     assert spec_from_json({**LEAST, "note": None, "after": None}) == spec
 
 
+@pytest.mark.parametrize("rhythm", [{"cron": "@every 90s"}, {"cron": None, "every_ms": 90_000}])
+def test_the_grid_of_an_interval_has_a_phase(rhythm: dict[str, Any]) -> None:
+    check_spec(spec_of(phase_ms=1_000, **rhythm))
+
+
 @given(st.integers(0, 10**11))
 def test_durations_come_back_as_they_were(ms: int) -> None:
     spec = ScheduleSpec(id="a", handler="b", every_ms=ms, jitter_ms=ms)
@@ -126,6 +131,8 @@ def test_wrong_types_and_unknown_names_are_refused_by_name(changes: dict[str, An
         ({"every_ms": 5_000}, "cron"),
         ({"cron": None}, "cron"),
         ({"start_at": 2_000_000_000_000, "end_at": 2_000_000_000_000}, "end"),
+        ({"phase_ms": 1}, "phase"),
+        ({"phase_ms": 1, "cron": None, "after_ms": 1_000}, "phase"),
         ({"tz": "Mars/Olympus"}, "tz"),
         ({"cron": "0 0 30 2 *"}, "cron"),
     ],
@@ -135,7 +142,7 @@ def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, Any], field: 
     with pytest.raises(InvalidInput) as refused:
         check_spec(spec_of(**changes))
     assert refused.value.field == field
-    assert isinstance(refused.value, InvalidSchedule) == (field in ("cron", "end", "tz"))
+    assert isinstance(refused.value, InvalidSchedule) == (field in ("cron", "end", "tz", "phase"))
 
 
 def test_policies_are_a_name_and_a_number() -> None:

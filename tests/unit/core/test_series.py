@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import series
-from pipeline.core.schedule import Backfill, Schedule, ScheduleSpec
+from pipeline.core.schedule import RECENT, Backfill, Schedule, ScheduleSpec
 from pipeline.core.series import Step, advance, created, done, edited, paused, resumed, triggered, wake_at
-from pipeline.core.step import RECENT
 from pipeline.core.zones import zone_data_version
 
 MINUTE = 60_000
@@ -517,7 +516,7 @@ def test_resumed_after_its_end_it_has_still_ended() -> None:
 
 
 def test_removed_nothing_fires_and_its_version_is_known() -> None:
-    state = series.removed(advance(made(overlap="skip"), T0 + MINUTE).state, "v7", T0 + 90_000)
+    state = series.removed(advance(made(overlap="skip"), T0 + MINUTE).state, "v7", T0 + 90_000).state
     assert (state.ended, state.spec.version, wake_at(state)) == ("removed", "v7", None)
     assert advance(state, T0 + 90 * MINUTE).fire == ()
     assert ended(state, 1).state.ended == "removed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import tracemalloc
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -377,3 +378,50 @@ def test_far_more_days_and_years_than_are_kept():
     assert len(of("0 0 1 1 *", tz="Europe/Berlin").upcoming(ms("1900-01-01T12:00"), 150)) == 150
     rare = of("0 0 1 * *").upcoming(ms("1900-01-01T12:00"), 1_300)
     assert shown(rare[-1:]) == ["2008-05-01T00:00"]
+
+
+WINDOWS = (
+    *(f"cron:* * {day} * {'1-3' if day % 2 else '*'}" for day in range(1, 32)),
+    *(f"cron:* {hour} * * *" for hour in range(24)),
+    *(f"cron:*/{n} {n % 24} {n % 28 + 1} * {n % 7}" for n in range(2, 147)),
+)
+"""As many as may be: no day is like another, and nothing is left of any."""
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"cron": "0 10 * * *"},
+        {"cron": "* * * * * *"},
+        {"every_ms": 86_399_000},
+        {"every_ms": 1_000},
+    ],
+)
+def test_the_worst_definition_is_refused_before_its_owner_is_missed(spec):
+    """An owner looks at it, too, and is ended by its watchdog if that takes seconds; the next one would be as well."""
+    begun = time.process_time()
+    with pytest.raises(InvalidSchedule, match=r"would never run, with what is excluded left out"):
+        of(**spec, tz="Europe/Berlin", exclude=(("all", WINDOWS),))
+    assert time.process_time() - begun < 3
+    with pytest.raises(InvalidSchedule, match="201 rules with expressions are more than 200"):
+        of(**spec, exclude=(("all", (*WINDOWS, "cron:0 0 * * *")),))
+
+
+def test_a_rhythm_that_meets_what_is_open_once_in_more_than_50_years_never_runs():
+    """A minute of each year is open, and the rhythm comes by a second later each day."""
+    minute = ("cron:1-59 * * * *", "cron:0 1-23 * * *", "cron:* * 2-31 * *", "cron:* * * 2-12 *")
+    with pytest.raises(InvalidSchedule, match="would never run"):
+        of(every_ms=86_399_000, phase_ms=40_000_000, exclude=(("most", minute),))
+    assert shown(of(every_ms=120_000, exclude=(("most", minute),)).upcoming(ms("2026-01-01T00:01"), 2)) == [
+        "2027-01-01T00:00",
+        "2028-01-01T00:00",
+    ]
+
+
+@pytest.mark.parametrize("every", [1_000, 61_000, 3_601_000])
+def test_what_was_missed_for_years_is_counted_by_days(every):
+    begun = time.process_time()
+    timing = of(every_ms=every, tz="Europe/Berlin", exclude=(("half", ("cron:*/2 * * * *",)),))
+    years = timing.count(ms("1990-01-01T00:00"), ms("2026-01-01T00:00"))
+    assert time.process_time() - begun < 5
+    assert years == pytest.approx((ms("2026-01-01T00:00") - ms("1990-01-01T00:00")) / every / 2, rel=0.001)

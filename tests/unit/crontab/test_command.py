@@ -114,7 +114,10 @@ def test_a_comment_behind_a_command_is_none_of_it() -> None:
     [
         ("a b", ("a b", None)),
         ("date +\\%F", ("date +%F", None)),
-        ("mail joe%Joe,%%where?%", ("mail joe", "Joe,\n\nwhere?\n\n")),
+        ("mail joe%Joe,%%where?%", ("mail joe", "Joe,\n\nwhere?\n")),
+        ("mail joe%Joe", ("mail joe", "Joe\n")),
+        ("mail joe%%", ("mail joe", "\n")),
+        ("mail joe%", ("mail joe", None)),
         ("mail joe%100\\% sure", ("mail joe", "100% sure\n")),
         ("a \\\\%b", ("a \\\\", "b\n")),
         ("a \\", ("a \\", None)),

@@ -72,8 +72,10 @@ def test_a_users_crontab_is_carried_over_and_what_is_not_is_told_by_line() -> No
         ("@daily", "script", {"command": "/usr/sbin/logrotate", "args": ["/etc/logrotate.conf"]}),
         ("0 4 * * sun", "script",
          {"command": "/usr/local/bin/report", "args": ["--title", "Week of %V", "all shops"]}),
+        ("0 22 * * 1-5", "script",
+         {"command": "mail", "args": ["-s", "It's 10pm", "joe"], "stdin": "Joe,\n\nWhere are your kids?\n"}),
     ]  # fmt: skip
-    assert problems(parsed) == [(14, "cron"), (15, "command"), (17, "command"), (18, "command")]
+    assert problems(parsed) == [(14, "cron"), (15, "command"), (18, "command")]
     assert [(note.line, note.field) for note in parsed.notes] == [
         (8, ""), (9, ""), (10, ""), (12, "tz"), (13, "command"),
     ]  # fmt: skip
@@ -85,7 +87,18 @@ def test_sync_takes_all_or_nothing_and_names_file_line_and_field() -> None:
         read(USERS).whole()
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("jobs.cron:14: cron: @reboot")
-    assert [line.split(": ")[0] for line in lines] == [f"jobs.cron:{n}" for n in (14, 15, 17, 18)]
+    assert [line.split(": ")[0] for line in lines] == [f"jobs.cron:{n}" for n in (14, 15, 18)]
+
+
+def test_what_a_program_reads_is_part_of_what_its_line_is_called_after() -> None:
+    """Two lines that differ in it are two schedules, and keep their ids when their order changes."""
+    first, second = (one(f"0 8 * * * mail joe%{text}\n") for text in ("rent", "tax"))
+    assert first.id != second.id
+    assert {spec.id for spec in read("0 8 * * * mail joe%tax\n0 9 * * * mail joe%rent\n").whole()} == {
+        first.id,
+        second.id,
+    }
+    assert one("0 8 * * * mail joe\n").id == one("0 8 * * * mail joe%\n").id
 
 
 def test_a_long_list_of_problems_is_cut_short() -> None:

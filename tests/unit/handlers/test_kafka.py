@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from asked import Keeping, context
+from asked import T0, Keeping, context
 
 from pipeline.core.handler import Dead, InvalidPayload
 from pipeline.handlers.kafka import KafkaHandler
@@ -67,3 +67,18 @@ def test_a_topic_that_nobody_allowed_is_the_end(topic: str) -> None:
 def test_kafkas_own_topics_are_not_for_jobs_whatever_is_allowed() -> None:
     with pytest.raises(Dead, match="is not allowed"):
         KafkaHandler(allow=("*",)).run(context(), {"topic": "__transaction_state", "value": "x"})
+
+
+def test_a_record_of_a_schedule_says_which_instant_it_is_for_and_which_was_the_last_that_succeeded() -> None:
+    payload = {"topic": "orders", "value": "x", "headers": {"h": "1"}}
+    side = Keeping()
+    HANDLER.run(context(side=side, occurrence_id=f"s:daily:7:g::{T0}"), payload)
+    HANDLER.run(context(side=side, occurrence_id=f"s:daily:7:g::{T0}", last_success_at=T0), payload)
+    own = {**payload, "headers": {"dueline-nominal-at": "mine"}}
+    HANDLER.run(context(side=side, occurrence_id=f"s:daily:7:g::{T0}"), own)
+    at = b"2027-01-15T08:00:00.000Z"
+    assert [headers for _, _, _, headers, _ in side.produced] == [
+        {"dueline-nominal-at": at, "h": b"1"},
+        {"dueline-nominal-at": at, "dueline-last-success-at": at, "h": b"1"},
+        {"dueline-nominal-at": b"mine"},
+    ]

@@ -85,6 +85,13 @@ def test_a_program_gets_its_input_the_ids_and_nothing_else(
     assert not os.path.exists(seen["cwd"])
 
 
+def test_a_program_may_read_text_as_it_is(write: Write) -> None:
+    program = write("import sys; sys.stdout.write(sys.stdin.read())")
+    assert run({"command": program, "stdin": "Joe,\nrent\n"}, program)["output"] == "Joe,\nrent\n"
+    with pytest.raises(InvalidPayload, match="stdin: give input or stdin, not both"):
+        run({"command": program, "stdin": "", "input": 1}, program)
+
+
 def test_a_program_is_told_when_its_schedule_last_succeeded(write: Write) -> None:
     program = write("import os; print(os.environ['DUELINE_LAST_SUCCESS_AT'])")
     handler = ScriptHandler(allow=(str(program),), variables=(), limits=LIMITS)
@@ -156,7 +163,7 @@ def test_without_a_list_nothing_is_run(write: Write) -> None:
         ({"command": "{program}", "env": {"LD_PRELOAD": "x"}}, "env.LD_PRELOAD: it is not listed"),
         ({"command": "{program}", "env": {"HOME": "x"}}, "env.HOME: it is not listed"),
         ({"command": "{program}", "env": {"OURS": "x"}}, "env.OURS: the worker has a value"),
-        ({"command": "{program}", "stdin": "x"}, "'stdin': unknown field"),
+        ({"command": "{program}", "standard_input": "x"}, "'standard_input': unknown field"),
     ],
 )
 def test_a_payload_that_cannot_be_run_is_refused(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline import Dueline, codec
-from pipeline.client import parts
+from pipeline import Dueline
+from pipeline.client import parts, syncing
 from pipeline.config import Settings, load_settings
-from pipeline.core import keys
 from pipeline.core.job import Command
-from pipeline.core.schedule import Schedule, ScheduleSpec
-from pipeline.ports import Put
 from pipeline.service.declared import Declared, declared_by, storing
-
-T0 = 1_800_000_000_000
 
 
 class Told:
@@ -38,22 +34,6 @@ def shop(**settings: Any) -> Dueline:
     app.cron("30 2 * * *", id="nightly", handler="report")(lambda ctx: None)
     app.every("90s", id="poll", handler="inbox")(lambda ctx: None)
     return app
-
-
-def put(store: Any, schedule_id: str, source: str) -> None:
-    spec = ScheduleSpec(id=schedule_id, handler="h", every_ms=1_000, source=source)
-    state = Schedule(
-        incarnation=1,
-        revision=1,
-        spec=spec,
-        created_at=T0,
-        changed_at=T0,
-        last_nominal=T0,
-        next_nominal=T0 + 1,
-    )
-    home = store.layout.home_of_name(schedule_id)
-    record = Put(store.names.jobs, home, keys.schedule_key(schedule_id), codec.SCHEDULE.encode(state))
-    store.cluster.append(record)
 
 
 def test_the_source_is_the_module_unless_the_app_has_a_name(
@@ -81,27 +61,37 @@ def run(settings: Settings, declared: Declared | None, eventually: Any) -> list[
     return told.events
 
 
-def test_what_is_declared_is_put_and_what_is_not_any_more_is_deleted(
-    store: Any, settings: Settings, eventually: Any
+def test_what_is_declared_is_put_and_the_owners_remove_what_is_not_any_more(
+    store: Any, settings: Settings, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(store, "nightly", "app:billing.jobs")
-    put(store, "given-up", "app:billing.jobs")
-    put(store, "by-hand", "cli")
-    put(store, "theirs", "app:other")
+    home = store.layout.home_of_name
 
     def answer(command: Command) -> dict[str, Any]:
-        if command.verb == "schedule.delete":
-            return {"outcome": "deleted"}
+        if command.verb == "schedule.retain":
+            here = command.detail["partition"] == str(home("given-up"))
+            return {"outcome": "retained", "detail": {"removed": "given-up"} if here else {}}
         return {"outcome": "created" if command.schedule_id == "poll" else "unchanged"}
 
     store.owner = answer
-    events = run(settings, declared_by(shop(app_version="7"), "billing.jobs", settings), eventually)
-    assert [(command.verb, command.schedule_id) for command in store.commands] == [
+    declared = declared_by(shop(app_version="7"), "billing.jobs", settings)
+    monkeypatch.setattr(type(store.follower), "schedules", None)  # nobody reads what there is
+    events = run(settings, declared, eventually)
+    puts, retained = store.commands[:2], store.commands[2:]
+    assert [(command.verb, command.schedule_id) for command in puts] == [
         ("schedule.put", "nightly"),
         ("schedule.put", "poll"),
-        ("schedule.delete", "given-up"),
     ]
-    assert store.commands[2].detail == {"source": "app:billing.jobs", "version": "7"}
+    assert [command.detail for command in retained] == [
+        {
+            "source": "app:billing.jobs",
+            "version": "7",
+            "partition": str(number),
+            "after": "",
+            "until": "",
+            "ids": " ".join(id_ for id_ in ("nightly", "poll") if home(id_) == number),
+        }
+        for number in range(store.layout.partitions)
+    ]
     counts = {"unchanged": 1, "created": 1, "deleted": 1}
     assert events == [("schedules", {"source": "app:billing.jobs", "version": "7", **counts})]
 
@@ -109,14 +99,61 @@ def test_what_is_declared_is_put_and_what_is_not_any_more_is_deleted(
 def test_the_last_one_that_was_declared_is_removed_too(
     store: Any, settings: Settings, eventually: Any
 ) -> None:
-    put(store, "given-up", "app:billing.jobs")
-    store.owner = lambda _command: {"outcome": "deleted"}
-    run(settings, declared_by(Dueline(), "billing.jobs", settings), eventually)
-    assert [command.schedule_id for command in store.commands] == ["given-up"]
+    home = str(store.layout.home_of_name("given-up"))
+    store.owner = lambda command: {
+        "outcome": "retained",
+        "detail": {"removed": "given-up"} if command.detail["partition"] == home else {},
+    }
+    events = run(settings, declared_by(Dueline(), "billing.jobs", settings), eventually)
+    assert [command.detail["ids"] for command in store.commands] == [""] * store.layout.partitions
+    assert events == [("schedules", {"source": "app:billing.jobs", "version": "", "deleted": 1})]
+
+
+def test_an_owner_that_has_more_is_asked_again_and_one_that_refuses_is_told(
+    store: Any, settings: Settings, eventually: Any
+) -> None:
+    def answer(command: Command) -> dict[str, Any]:
+        if command.detail["partition"] == "1":
+            return {"outcome": "refused", "reason": "verb: unknown"}
+        if command.detail["partition"] != "0" or command.detail["after"] == "c":
+            return {"outcome": "retained"}
+        following = {"": "b", "b": "c"}[command.detail["after"]]
+        return {"outcome": "retained", "detail": {"removed": f"{following}1 {following}2", "next": following}}
+
+    store.owner = answer
+    events = run(settings, declared_by(Dueline(), "billing.jobs", settings), eventually)
+    here = [command.detail for command in store.commands if command.detail["partition"] == "0"]
+    assert [(detail["after"], detail["until"]) for detail in here] == [("", ""), ("b", ""), ("c", "")]
+    assert [action for action, _ in events] == ["schedules.refused", "schedules"]
+    assert events[0][1]["reason"] == "verb: unknown"
+    assert (events[1][1]["deleted"], events[1][1]["refused"]) == (4, 1)
+
+
+def test_many_ids_are_named_in_ranges_that_leave_nothing_out(
+    store: Any, settings: Settings, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "IDS_OF_A_PIECE", 2)
+    store.owner = lambda command: {"outcome": "retained" if command.schedule_id is None else "unchanged"}
+    app = Dueline()
+    for n in range(90):
+        app.every("90s", id=f"n{n:02}", handler=f"inbox{n}")(lambda ctx: None)
+    run(settings, declared_by(app, "billing.jobs", settings), eventually)
+    pieces = [command.detail for command in store.commands if command.verb == "schedule.retain"]
+    named = [id_ for detail in pieces for id_ in detail["ids"].split()]
+    assert sorted(named) == [f"n{n:02}" for n in range(90)]
+    for number in range(store.layout.partitions):
+        here = [detail for detail in pieces if detail["partition"] == str(number)]
+        assert [here[0]["after"], here[-1]["until"]] == ["", ""]
+        for before, after in pairwise(here):
+            assert before["until"] == after["after"] == before["ids"].split()[-1]
 
 
 def test_what_was_left_alone_is_told_with_its_reason(store: Any, settings: Settings, eventually: Any) -> None:
-    store.owner = lambda _command: {"outcome": "older", "reason": "version 8 is there"}
+    store.owner = lambda command: (
+        {"outcome": "older", "reason": "version 8 is there"}
+        if command.schedule_id
+        else {"outcome": "retained", "detail": {"older": "new"} if command.detail["partition"] == "0" else {}}
+    )
     events = run(settings, declared_by(shop(app_version="7"), "billing.jobs", settings), eventually)
     assert events[0] == (
         "schedules.older",
@@ -127,7 +164,8 @@ def test_what_was_left_alone_is_told_with_its_reason(store: Any, settings: Setti
             "reason": "version 8 is there",
         },
     )
-    assert events[-1][1]["older"] == 2
+    assert [fields["schedule"] for _, fields in events[:-1]] == ["nightly", "poll", "new"]
+    assert events[-1][1]["older"] == 3
 
 
 def test_a_worker_goes_on_without_a_store_for_its_schedules(

@@ -128,6 +128,7 @@ class House:
             identity=SimpleNamespace(process="a"),
             slot=SimpleNamespace(number=0),
             appender=self.last._appender,
+            clock=self.shop.clock,
             events=self.told,
             observer=SimpleNamespace(
                 metrics=SimpleNamespace(era=lambda _: None), around=self._around, over=lambda *_: False

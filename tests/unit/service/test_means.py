@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -43,6 +44,19 @@ def test_a_job_with_a_key_is_a_command_at_the_home_of_the_key() -> None:
     command = codec.COMMAND.decode(put.value or b"")
     assert (ref.status, command.verb, command.key) == ("accepted", "create", "invoice-5")
     assert put.partition == LAYOUT.home(ref.id)
+
+
+def test_a_schema_that_was_announced_later_is_looked_up_once_a_second() -> None:
+    asked: list[str] = []
+
+    def again() -> Layout:
+        asked.append("again")
+        return replace(LAYOUT, fingerprints=("00ff",))
+
+    layouts = Layouts(replace(LAYOUT, fingerprints=("0001",)), again)
+    assert (layouts.announced("0001"), asked) == (True, [])
+    assert (layouts.announced("00ff"), layouts.announced("00ff"), asked) == (True, True, ["again"])
+    assert (layouts.announced("0bad"), asked) == (False, ["again"])
 
 
 def test_a_queue_that_is_new_is_looked_up_and_one_that_is_none_is_refused() -> None:

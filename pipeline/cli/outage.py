@@ -1,0 +1,201 @@
+"""`dueline outage`: what came due in a window, and what became of it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.output import emit, table
+from pipeline.cli.window import Scene, filtered, surveying, wanted
+from pipeline.core.errors import InvalidInput
+from pipeline.core.times import parse_duration
+from pipeline.follower import shown_instant
+
+STATES = ("succeeded", "dead", "cancelled", "unacked", "waiting", "running", "retrying", "pending")
+"""Counted as they are; `failed` and `skipped` beside them."""
+COLUMNS = (
+    *(
+        "from",
+        "due",
+        "on_time",
+        "late",
+        "emit_delay_p50",
+        "emit_delay_p99",
+        "emit_delay_max",
+        "pending",
+        "skipped",
+    ),
+    *("succeeded", "failed", "dead", "cancelled", "unacked", "waiting", "running", "retrying"),
+)
+_ALWAYS = (
+    "from",
+    "due",
+    "on_time",
+    "late",
+    "emit_delay_max",
+    "skipped",
+    "failed",
+    "dead",
+    "unacked",
+    "waiting",
+)
+"""Shown in a table even if they are zero throughout."""
+PICTURES = (".svg", ".png")
+
+
+@click.command("outage")
+@click.option("--from", "from_", required=True, metavar="RFC3339", help="What was due then or later.")
+@click.option("--to", metavar="RFC3339", help="What was due before then. Default: now.")
+@click.option("--by", metavar="DURATION", help="Width of a bucket. Default: as gives at most 60.")
+@filtered
+@click.option(
+    "--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the buckets there as CSV too.",
+)  # fmt: skip
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write a picture of them there: .svg or .png. Needs the extra `plot`.",
+)  # fmt: skip
+def outage(
+    from_: str,
+    to: str | None,
+    by: str | None,
+    handler: str | None,
+    schedule: str | None,
+    queue: str | None,
+    labels: tuple[str, ...],
+    key_prefix: str | None,
+    csv_file: Path | None,
+    plot: Path | None,
+) -> None:
+    """Count what came due in a window, by bucket of due time, and what became of it. Read from the topics as they
+    are now; nothing is changed.
+
+    \b
+    due        occurrences: jobs, and instants of schedules
+    on_time    fired within a second of their due time
+    late       fired later: emit_delay_p50, _p99 and _max say how late
+    pending    not fired yet
+    skipped    left out by the policy of a schedule
+    failed     gave up, or an attempt failed for good; dead ones are among them
+    dead       gave up: `dueline dead list` has them
+    unacked    handed to workers and passed by them, and nothing says how it ended
+    waiting    fired, and a worker will take it
+    running    a worker has it; retrying: it will run again
+
+    What has fired stands under its last state too: due = succeeded + failed + cancelled + unacked + waiting +
+    running + retrying + pending + skipped.
+    """
+    if plot is not None:
+        check_plot(plot)
+    asked = None if by is None else parse_duration("--by", by)
+    filter_ = wanted(handler, schedule, queue, labels, key_prefix)
+    with surveying(from_, to, filter_) as scene:
+        report = read_report(scene, filter_, asked)
+    if csv_file is not None:
+        write_csv(csv_file, report["buckets"])
+    if plot is not None:
+        from pipeline.cli.outage_plot import draw
+
+        draw(plot, report)
+    emit(report, _text)
+
+
+def check_plot(path: Path) -> None:
+    """InvalidInput('--plot') if no picture can be made, before anything is read."""
+    if path.suffix not in PICTURES:
+        raise InvalidInput("--plot", f"{path.name} ends in neither .svg nor .png")
+    if find_spec("matplotlib") is None:
+        raise InvalidInput("--plot", "needs matplotlib: pip install 'dueline[plot]'")
+
+
+def read_report(scene: Scene, filter_: Any, asked_ms: int | None) -> dict[str, Any]:
+    """The JSON of `dueline outage` (schemas/cli/outage.json)."""
+    from pipeline.survey import survey
+    from pipeline.survey.outage import ON_TIME_MS, count, width_of
+
+    width = width_of(scene.window, asked_ms, scene.ground.layout.bucket_width_ms)
+    lines, total = count(survey(scene.ground, scene.window, filter_), scene.window, width)
+    return {
+        "prefix": scene.ground.names.prefix,
+        "at": shown_instant(scene.now),
+        "from": shown_instant(scene.window.from_ms),
+        "to": shown_instant(scene.window.to_ms),
+        "gone_until": None if scene.gone_until is None else shown_instant(scene.gone_until),
+        "by_ms": width,
+        "on_time_ms": ON_TIME_MS,
+        "total": tally_view(total),
+        "buckets": [{"from": shown_instant(line.at), **tally_view(line.tally)} for line in lines],
+    }
+
+
+def tally_view(tally: Any) -> dict[str, Any]:
+    late = tally.late
+    return {
+        "due": tally.due,
+        "on_time": tally.on_time,
+        "late": late.count,
+        "emit_delay_ms": {"p50": late.within(50), "p99": late.within(99), "max": late.longest}
+        if late.count
+        else None,
+        "skipped": tally.states["skipped"],
+        "skips": dict(sorted(tally.skips.items())),
+        "failed": tally.failed,
+        **{state: tally.states[state] for state in STATES},
+    }
+
+
+# -- for people ---------------------------------------------------------------------------------------------
+
+
+def flat(view: Mapping[str, Any]) -> dict[str, Any]:
+    """A bucket as one row: how late in columns of their own."""
+    late = view["emit_delay_ms"] or {}
+    return {**view, **{f"emit_delay_{name}": late.get(name) for name in ("p50", "p99", "max")}}
+
+
+def write_csv(path: Path, buckets: Sequence[Mapping[str, Any]]) -> None:
+    """One row a bucket; times of lateness in ms. InvalidInput('--csv') if it cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow((*COLUMNS, "skips"))
+            for row in map(flat, buckets):
+                writer.writerow((*(row[name] for name in COLUMNS), _reasons(row["skips"])))
+    except OSError as error:
+        raise InvalidInput("--csv", f"cannot write {path}: {error.strerror}") from error
+
+
+def _text(report: Mapping[str, Any]) -> str:
+    total = flat(report["total"])
+    names = [name for name in COLUMNS if name in _ALWAYS or total[name]]
+    shown = [row for row in map(flat, report["buckets"]) if row["due"]]
+    rows = [[_cell(name, row[name]) for name in names] for row in (*shown, {**total, "from": "total"})]
+    width = report["by_ms"] / 60_000
+    return "\n".join(
+        (
+            f"{report['prefix']} from {report['from']} to {report['to']}, by {width:g} min of due time,"
+            f" as of {report['at']}:",
+            table(names, rows) if shown else "nothing was due",
+            *(f"skipped: {_reasons(total['skips'])}" for _ in range(bool(total["skips"]))),
+        )
+    )
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name.startswith("emit_delay"):
+        return None if value is None else _duration(value)
+    return value
+
+
+def _duration(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 600_000 else f"{ms / 60_000:.0f} min"
+
+
+def _reasons(skips: Mapping[str, int]) -> str:
+    return " ".join(f"{reason}={number}" for reason, number in skips.items())

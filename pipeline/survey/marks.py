@@ -1,0 +1,162 @@
+"""What the acks say of the runs of one work partition: a mark for each of its offsets, eight bytes.
+
+An ack names the offset of its run, so joining the two topics takes no look-up by id and no memory that follows the
+number of runs: the marks stand in a file without a name. A mark holds the run's own hash too: a work topic that was
+made anew counts its offsets from 0 again, and an ack of the old one must say nothing of a run of the new.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from pipeline import codec
+from pipeline.codec.wire import Malformed, read_long
+from pipeline.core.errors import Undecodable
+from pipeline.core.job import AckState
+from pipeline.ports import Record, Span
+from pipeline.survey.seen import State
+
+START, TERMINAL = b"s/", b"t/"
+"""How the keys of the acks begin that speak of a run."""
+_STATES = {state.value.encode(): n for n, state in enumerate(AckState, 1)}
+STARTED, RELEASED = _STATES[b"started"], _STATES[b"released"]
+_LAST_OPEN = max(STARTED, RELEASED)
+"""Above it are the terminal ones."""
+ENDED = {_STATES[state.value.encode()]: State(state.value) for state in AckState if state.terminal}
+"""What a run came to, by code."""
+_BITS = 15
+_HASH = (1 << 64) - 1 - _BITS
+_FRAME = codec.ACK.frame
+_FIRST_RUN = b"/1"
+_OPENINGS = 8
+"""Beginnings that are looked for before an ack is read field by field."""
+
+
+class Word(NamedTuple):
+    """What an ack says: a code, the offset of its run, and that run's hash."""
+
+    code: int
+    offset: int
+    mark: int
+
+
+def run_hash(occurrence: bytes, run: int) -> int:
+    """Of a run, as the keys of its acks have it between their letter and their last number."""
+    return hash(occurrence + _FIRST_RUN if run == 1 else b"%b/%d" % (occurrence, run)) & _HASH
+
+
+def read_ack(key: bytes, value: bytes) -> Word | None:
+    """What a started or terminal ack says; None if nobody can read it."""
+    try:
+        ack = codec.ACK.decode(value)
+    except Undecodable:
+        return None
+    code = _STATES[ack.state.value.encode()]
+    return Word(code, ack.work_offset, hash(key[2 : key.rfind(b"/")]) & _HASH)
+
+
+def token_of(value: bytes) -> int | None:
+    """The token in an ack; None if nobody can read it."""
+    try:
+        return codec.ACK.decode(value).token
+    except Undecodable:
+        return None
+
+
+class Marks:
+    """By offset, how each run within a span of a work partition stands. Terminal outranks open, else the last
+    counts."""
+
+    def __init__(self, span: Span) -> None:
+        self._start = span.start
+        self._count = max(1, span.end - span.start)
+        with tempfile.TemporaryFile() as file:
+            file.truncate(8 * self._count)
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._marks = memoryview(self._map).cast("Q")
+        self._openings: list[tuple[bytes, int, int]] = []
+        """What acks of one kind have in common behind their ids, its length, and their code."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._marks.release()
+        self._map.close()
+
+    def code(self, offset: int, occurrence: bytes, run: int) -> int:
+        """Of the run that stands there; 0: no ack speaks of it."""
+        known = self._marks[offset - self._start]
+        return known & _BITS if known and known & _HASH == run_hash(occurrence, run) else 0
+
+    def learn(self, records: Sequence[Record], since: int) -> None:
+        """Take in what these records of the acks topic say; starts before the offset `since` are of no concern.
+        A million runs have two million of them: what is alike is compared, not read."""
+        for record in records:
+            key = record.key() or b""
+            kind = key[:2]
+            if kind != TERMINAL and (kind != START or (record.offset() or 0) < since):
+                continue
+            value = record.value()
+            if value is None:
+                continue
+            code, offset = self._peek(value)
+            if code:
+                self._set(code, offset, hash(key[2 : key.rfind(b"/")]) & _HASH)
+            elif (word := read_ack(key, value)) is not None:
+                self._set(*word)
+
+    def _set(self, code: int, offset: int, mark: int) -> None:
+        at = offset - self._start
+        if 0 <= at < self._count:
+            if code > _LAST_OPEN:
+                self._marks[at] = mark | code
+                return
+            known = self._marks[at]
+            if known & _BITS <= _LAST_OPEN or known & _HASH != mark:
+                self._marks[at] = mark | code
+
+    def _peek(self, value: bytes) -> tuple[int, int]:
+        """Code and work offset of an ack as our workers write it; (0, 0): it is to be read in full."""
+        try:
+            at = 12 + value[10]  # behind two ids of one length
+            for opening, length, meaning in self._openings:
+                if value.startswith(opening, at):
+                    at, code = at + length, meaning
+                    break
+            else:
+                return self._peek_fields(value, at)
+            low, middle = value[at + 6], value[at + 7]
+            if value[at + 5] > 127 or value[at + 4] < 128 or low & 1:
+                return 0, 0
+            if low < 128:
+                return code, low >> 1
+            if middle < 128:
+                return code, (low & 127 | middle << 7) >> 1
+            return code, read_long(value, at + 6)[0]
+        except (IndexError, Malformed):
+            return 0, 0
+
+    def _peek_fields(self, value: bytes, begin: int) -> tuple[int, int]:
+        """The same for one of a kind that was not met yet."""
+        at = begin
+        if not value.startswith(_FRAME) or value[11 + (value[10] >> 1)] != value[10]:
+            return 0, 0
+        if value[at] > 127 or value[at + 1] > 127 or value[at + 10] > 127 or value[at + 9] < 128:
+            return 0, 0  # a run or an attempt over 63, or a token that is not nine bytes long
+        at += 11
+        at += 1 + (value[at] >> 1)  # the worker, and the handler
+        at += 1 + (value[at] >> 1)
+        end = at + 1 + (value[at] >> 1)
+        code = _STATES.get(value[at + 1 : end], 0)
+        if not code or value[end + 5] > 127 or value[end + 4] < 128:
+            return 0, 0
+        if len(self._openings) < _OPENINGS:
+            self._openings.append((value[begin:end], end - begin, code))
+        return code, read_long(value, end + 6)[0]

@@ -1,0 +1,150 @@
+"""A replay after an outage on the real broker: killed again and again, beside owners that are killed too, each failed
+occurrence runs again once, and each effect is made once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from integration.fleet import Eventually, Fleet, fleet
+
+from pipeline.core.times import written_instant
+from pipeline.portion import REPLAY_HEADER
+
+SHOP = """
+import pathlib
+from pipeline import Dueline
+app = Dueline()
+
+@app.job("mail", max_attempts=1)
+def mail(ctx, n):
+    if pathlib.Path("outage").exists() and n % 3:
+        raise ConnectionError("the mail server is down")
+    with open("effects", "a") as effects:
+        effects.write(f"{ctx.idempotency_key} {ctx.run}\\n")
+"""
+JOBS = 600
+FAILED = JOBS - JOBS // 3
+SCHEMAS = Path(__file__).parents[2] / "schemas" / "cli"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+@pytest.fixture
+def shop(broker: str, prefix: str, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(broker, prefix, tmp_path, SHOP) as made:
+        yield made
+
+
+class Outage:
+    """Jobs of which two thirds failed for good, and how to ask for them again."""
+
+    def __init__(self, shop: Fleet, eventually: Eventually) -> None:
+        self.shop, self._eventually = shop, eventually
+        self.dispatcher = shop.dispatcher()
+        shop.worker()
+        (shop.home / "outage").touch()
+        due = datetime.now(UTC) - timedelta(minutes=3)
+        jobs = (
+            {"handler": "mail", "payload": {"n": n}, "at": due + timedelta(milliseconds=n)}
+            for n in range(JOBS)
+        )
+        for _ in shop.client.schedule_many(jobs):
+            pass
+        eventually(lambda: shop.outcomes().total() == JOBS, timeout=60)
+        assert shop.outcomes() == {"dead": FAILED, "succeeded": JOBS - FAILED}
+        (shop.home / "outage").unlink()
+        self.window = "--from", written_instant(due), "--to", written_instant(due + timedelta(minutes=1))
+
+    def ask(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "replay", *words, "--json"],
+            cwd=self.shop.home,
+            env=self.shop._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self, schema: str, *words: str) -> Any:
+        process = self.ask(*words)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        found = json.loads(out)
+        jsonschema.validate(found, json.loads((SCHEMAS / f"{schema}.json").read_text()))
+        return found
+
+    def again(self) -> Counter[str]:
+        """Later runs by occurrence."""
+        return Counter(run.occurrence_id for run, _ in self.shop.work() if run.run > 1)
+
+    def kill_after(self, process: subprocess.Popen[str], runs: int) -> None:
+        self._eventually(lambda: self.again().total() >= runs or process.poll() is not None, timeout=30)
+        process.kill()
+        process.communicate()
+
+    def check(self) -> None:
+        """Each that failed has one run more, of this replay alone, and each effect was made once."""
+        self._eventually(lambda: self.shop.outcomes()["succeeded"] == JOBS, timeout=40)
+        again = self.again()
+        assert (len(again), set(again.values())) == (FAILED, {1})
+        effects = [line.split()[0] for line in (self.shop.home / "effects").read_text().splitlines()]
+        assert len(effects) == len(set(effects)) == JOBS
+
+
+@pytest.fixture
+def outage(shop: Fleet, eventually: Eventually) -> Outage:
+    return Outage(shop, eventually)
+
+
+def test_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(outage: Outage) -> None:
+    counted = outage.answer("replay", *outage.window, "--dry-run", "--rate", "200")
+    assert (counted["matched"], counted["outcomes"]) == (FAILED, {"dead": FAILED, "succeeded": JOBS - FAILED})
+    process = outage.ask(*outage.window, "--rate", "150", "--yes")
+    points = sorted(random.Random(7).sample(range(1, FAILED - 100), 3))
+    outage.kill_after(process, points[0])
+    (listed,) = [outage.answer("replay_list", "list")]
+    assert listed["state"] in ("running", "interrupted")
+    outage.kill_after(outage.ask("resume", listed["id"], "--force"), points[1])
+    outage.dispatcher.kill()
+    outage.dispatcher.wait()
+    process = outage.ask("resume", listed["id"], "--force")
+    outage.shop.dispatcher()
+    outage.kill_after(process, points[2])
+    done = outage.answer("replay", "resume", listed["id"], "--force")
+    assert (done["state"], done["id"]) == ("finished", listed["id"])
+    outage.check()
+    shown = outage.answer("replay_show", "show", listed["id"])
+    assert (shown["state"], shown["matched"]) == ("finished", FAILED)
+    assert 1 <= shown["resumed"] <= 3, "one that was killed as it began has not told"
+    assert shown["counts"]["replayed"] == FAILED, "every one is told, whichever process asked for it"
+    headers = {run.headers.get(REPLAY_HEADER) for run, _ in outage.shop.work() if run.run > 1}
+    assert headers == {listed["id"]}
+    left = outage.answer("replay", *outage.window, "--dry-run")
+    assert (left["matched"], left["outcomes"]) == (0, {"succeeded": JOBS})
+
+
+def test_a_replay_keeps_to_its_rate_and_two_at_once_are_one(outage: Outage) -> None:
+    first = outage.ask(*outage.window, "--rate", "100")
+    outage._eventually(lambda: outage.again().total() > 0, timeout=30)
+    second = outage.ask(*outage.window)
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 4
+    assert "is carried out by" in err
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 0, err
+    found = json.loads(out)
+    assert found["counts"]["replayed"] == FAILED
+    at = sorted(at for run, at in outage.shop.work() if run.run > 1)
+    began, last = at[0], next(each for each in at if each > at[-1] - 100)
+    rate = at.index(last) / (last - began) * 1000
+    assert 80 <= rate <= 105, "runs a second, by the log's time"
+    outage.check()
