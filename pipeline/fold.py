@@ -224,6 +224,7 @@ class _Folding:
         state = codec.SCHEDULE.decode(self._value)
         if not sound_schedule(state, id_) or self._site.layout.home_of_name(id_) != self._view.number:
             return self.owed(Action.DEAD, "forged: no owner writes this")
+        self._view.note(state.spec.source, id_)
         return scheduled(self._key, state, self._value)
 
     def _command(self, id_: str) -> Entry:

@@ -6,7 +6,6 @@ else may still be executing, and what its committed offset and metadata say (DES
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,26 +14,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline import codec
-from pipeline.acked import AckedRuns
 from pipeline.core import keys, offset_metadata
 from pipeline.core.acks import AckTracker
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import Ack, AckState, Run, Takeover
 from pipeline.core.keys import AcksKind
-from pipeline.core.offset_metadata import OffsetMetadata, Start
+from pipeline.core.offset_metadata import Start
 from pipeline.core.states import PartitionState
 from pipeline.offers import Offer, OfferId, read_chunk
+from pipeline.past import NOBODY, Past
 from pipeline.ports import CommittedOffset, Put, Record
 from pipeline.stops import Stops
 from pipeline.tray import Tray
 
-LEARNT_LIMIT = 1_000
-"""Starts that a lane keeps from the acks partition beside those in the metadata, the ones at the lowest offsets: more
-than any window holds, so that only what no worker wrote is ever left out."""
-FAR = 1_000_000_000
-"""Offsets above the mark: nobody starts a run there while the one at the mark is unfinished."""
-NOBODY = "-"
-"""As the worker of a start: it was given back, so nobody holds the run."""
 HOLDERS_AT_ONCE = 4
 """Different tokens among runs that start together: room in the offset metadata is reckoned with one."""
 PARKED_LIMIT = 100
@@ -101,7 +93,7 @@ class Hold(NamedTuple):
 class Lane:
     """One work partition in this assignment. Used by the worker's thread only."""
 
-    def __init__(self, number: int) -> None:  # noqa: PLR0915 - one field a line
+    def __init__(self, number: int) -> None:
         self.number = number
         self.state = PartitionState.ASSIGNED
         self.unsure = False
@@ -137,25 +129,16 @@ class Lane:
         self.stops = Stops()
         self._busy_serials: dict[str, int] = {}
         """By serial group: the offset of its run that has started, or that somebody else holds."""
-        self._committed = 0
-        self._finished: tuple[tuple[int, int], ...] = ()
-        self._starts: dict[int, Start] = {}
-        self._starts_limit = LEARNT_LIMIT
-        self.acked = AckedRuns()
+        self._past = Past(CommittedOffset(0))
+        self.acked = self._past.acked
         """Of a group that has forgotten what was finished."""
-        self._forgotten = False
 
     # -- taking over ----------------------------------------------------------------------------------------
 
     def opened(self, committed: CommittedOffset | None) -> None:
         """The group's stable offset is known: from it come the mark, the finished set and earlier starts."""
-        offset, text = committed or CommittedOffset(0)
-        known = offset_metadata.decode(offset, text)
-        self._committed, self._finished = offset, known.finished
-        self._starts = dict(known.started)
-        self._starts_limit = len(known.started) + LEARNT_LIMIT
-        self.acks_next = known.acks_offset
-        self._forgotten = not known.acks_offset
+        self._past = Past(committed or CommittedOffset(0))
+        self.acked, self.acks_next = self._past.acked, self._past.acks_offset
         self.state = self.state.advance(PartitionState.RESTORING)
 
     def takeover(self, record: Takeover, acks_topic: str) -> Put:
@@ -186,62 +169,18 @@ class Lane:
             elif kind is AcksKind.STARTED:
                 ack = codec.ACK.decode(value)
                 if _is_start(key, ack):
-                    self._started_before(ack)
+                    self._past.started(ack, self.offers)
             elif kind is AcksKind.OFFERED:
                 self._add_chunk(key, value, record.offset() or 0)
-            elif self._forgotten:
-                self._ended_before(key, codec.ACK.decode(value))
+            elif self._past.forgotten:
+                self._past.ended(key, codec.ACK.decode(value))
         except Undecodable:
             return False  # what nobody can read started nothing; the acks topic is compacted, not owed
         return False
 
-    def _started_before(self, ack: Ack) -> None:
-        """Attempts of one offset are compared by token, which grows; a released one was not spent."""
-        if ack.work_offset < self._committed or self._is_finished(ack.work_offset):
-            return  # what finished needs no start any more
-        if ack.work_offset > self._committed + FAR:
-            return  # no worker has read that far: such starts would hold the window for ever
-        known = self._starts.get(ack.work_offset)
-        if known is not None and (ack.token < known.token or self._has_offered(ack, known)):
-            return
-        self._starts.pop(ack.work_offset, None)
-        if ack.state is AckState.STARTED:
-            self._starts[ack.work_offset] = Start(ack.attempt, ack.token, ack.worker)
-        elif ack.attempt > 1:
-            self._starts[ack.work_offset] = Start(ack.attempt - 1, ack.token, NOBODY)
-        if len(self._starts) > self._starts_limit:
-            del self._starts[max(self._starts)]
-
-    def _ended_before(self, key: bytes, ack: Ack) -> None:
-        """A terminal ack. Usually the committed offset covers all of them: they commit together."""
-        if key != keys.terminal_key(ack.occurrence_id, ack.run, ack.attempt):
-            return
-        if self._committed <= ack.work_offset <= self._committed + FAR:
-            self._starts.pop(ack.work_offset, None)
-            self.acked.learn(ack)
-
-    def _has_offered(self, ack: Ack, known: Start) -> bool:
-        """Whether an earlier attempt had offered its outcome when `ack` was written: then no other one counts."""
-        offer = self.offers.get(OfferId(ack.occurrence_id, ack.run, known.token))
-        return offer is not None and offer.complete
-
-    def _is_finished(self, offset: int) -> bool:
-        at = bisect_right(self._finished, offset, key=lambda run: run[0]) - 1
-        return at >= 0 and offset <= self._finished[at][1]
-
     def _restored(self) -> None:
-        """What workers write fits the window. More than that was forged, and would make metadata that nobody takes:
-        the highest offsets go. Nothing else may: a start that is forgotten is a run that starts beside its holder."""
-        started = sorted(self._starts.items())
-        while started and not offset_metadata.fits(self._committed, self._known(started)):
-            started.pop()
-        self.tracker = AckTracker(self._committed, self._known(started))
-        self.acked.seal()
-        tokens = {start.token for _, start in started}
+        self.tracker, tokens = self._past.restored(self.acks_next)
         self.offers = {id_: offer for id_, offer in self.offers.items() if id_.token in tokens}
-
-    def _known(self, started: Iterable[tuple[int, Start]]) -> OffsetMetadata:
-        return OffsetMetadata(acks_offset=self.acks_next, finished=self._finished, started=tuple(started))
 
     def close(self) -> None:
         self.state = self.state.advance(PartitionState.CLOSED)

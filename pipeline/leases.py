@@ -20,11 +20,12 @@ from pipeline.core import keys
 from pipeline.core.errors import Undecodable
 from pipeline.core.states import PartitionState
 from pipeline.desk import Desk
-from pipeline.lane import NOBODY, OFFERED_BYTES, Flight, Hold, Lane
+from pipeline.lane import OFFERED_BYTES, Flight, Hold, Lane
 from pipeline.ledger import Outcome
 from pipeline.liveness import Liveness
 from pipeline.offers import Offer, OfferId
 from pipeline.outbox import Outbox
+from pipeline.past import NOBODY
 from pipeline.ports import Clock, Events, Put, Reader
 
 TAIL_LIMIT = 5_000
@@ -80,7 +81,11 @@ class Leases:
             for lane in running:
                 self._tail(lane)
         holding = [lane for lane in running if lane.held]
-        self._liveness.watch({h.start.worker for lane in holding for h in lane.held.values()} - {self._me})
+        holders = {hold.start.worker for lane in holding for hold in lane.held.values()}
+        if lanes:
+            self._liveness.watch(holders - {self._me})
+        else:
+            self._liveness.close()
         taken = [outcome for lane in holding for outcome in self._resolve(lane)]
         launched = self._read_back(taken) if self._restarts else []
         self._outbox.forget({lane.number: lane.acks_next for lane in lanes})

@@ -25,11 +25,11 @@ from pipeline.filing import TO_FIRE, scheduled
 from pipeline.firing import settle_all
 from pipeline.fold import fold, plain_job
 from pipeline.ports import Action, Delta, Entry, Index, Position, Put, Record
-from pipeline.view import View, headers_of
+from pipeline.view import APP, View, headers_of
 
 SYNC_MS = 60 * 60_000
-ZONE_DATA, PAGE = b"zone_data", 100
-"""Fact: the zone data that the schedules of an index were last looked at with; so many of them at a time."""
+SEEN, PAGE = b"schedules", 100
+"""Fact: the zone data with which the schedules of an index were last looked over; so many of them at a time."""
 LATE_MS, LOOKED_AT = 1_000, 8 * 1024 * 1024
 """A schedule that has been due for so long is looked for, among so many bytes of what is overdue."""
 
@@ -148,9 +148,10 @@ class Partition:
 
     def _look_over(self) -> None:
         """An index that was filled with other zone data has schedules filed under instants which a rule may have moved
-        since. Those read from the log are filed anew by it; these are once, when this process begins to own them."""
+        since; one of an earlier version of this program does not know the apps of its schedules. What is read from the
+        log is filed rightly; the rest is here, once, when this process begins to own it."""
         version = zone_data_version().encode()
-        if self._index.fact(self.number, ZONE_DATA) == version:
+        if self._index.fact(self.number, SEEN) == version:
             return
         after = SCHEDULE
         while page := self._schedules(after):
@@ -158,12 +159,13 @@ class Partition:
             for entry in page:
                 # The version ends the record: what waits for an instant of this one need not be read.
                 waits = entry.fire_at > EARLIEST and entry.value.endswith(version)
-                if entry.action in (*TO_FIRE, Action.HOLD) and not waits:
+                if entry.action in (*TO_FIRE, Action.HOLD) and (not waits or APP.encode() in entry.value):
                     state = codec.SCHEDULE.reread(entry.value)
+                    view.note(state.spec.source, state.spec.id)
                     view.put(scheduled(entry.record_key, state, entry.value))
             self._index.apply(self.number, view.delta)
         done = Delta()
-        done.facts[ZONE_DATA] = version
+        done.facts[SEEN] = version
         self._index.apply(self.number, done)
 
     def _schedules(self, after: bytes) -> list[Entry]:

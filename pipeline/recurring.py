@@ -46,6 +46,7 @@ def load(schedule_id: str, emission: Emission) -> Schedule | None:
 def keep(state: Schedule, emission: Emission) -> None:
     """Have the state written with this batch."""
     emission.schedules[keys.schedule_key(state.spec.id)] = state
+    emission.view.note(state.spec.source, state.spec.id)
 
 
 def write_all(emission: Emission) -> None:
@@ -103,9 +104,9 @@ def settle(entry: Entry, emission: Emission) -> None:
 
 
 def slice_at_once(state: Schedule, emission: Emission) -> int:
-    """What one step may emit of it; nothing if its queue has a rate, in which each run takes a place: one is given
-    when its time has come, and what follows from something else waits for that."""
-    return 0 if state.spec.queue in emission.site.paced else series.SLICE
+    """What one step may emit of it; nothing where there is a rate, in which each run takes a place: one is given when
+    its time has come, and what follows from something else waits for that."""
+    return 0 if emission.site.paced(state.spec.queue) else series.SLICE
 
 
 def sound(state: Schedule, emission: Emission, change: Callable[[], Step]) -> Step | None:

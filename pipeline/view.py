@@ -6,7 +6,7 @@ settled one after the other in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import methodcaller
 from typing import Any
 
@@ -21,6 +21,8 @@ END, OUTCOME, OCCURRENCE, RUN, WORK = "end", "outcome", "occurrence", "run", "wo
 run and where it stands, `<queue>/<partition>`."""
 UNTIL = "until"
 """Header of a highest run: when it may be forgotten, epoch ms."""
+APP = "app:"
+"""How the source of what an app declares begins."""
 CHANGED = b"changed"
 """How the record of a job's creator ends once the owner's own stands for it."""
 REQUEUED = b"requeued"
@@ -62,6 +64,23 @@ class View:
         """Entries of the index with record keys after this one, in their order; what this batch has changed of them
         is for `entry` to say."""
         return self._index.entries(self.number, after, limit)
+
+    def kept_by(self, source: str) -> list[str]:
+        """Ids of all schedules that this app keeps here, and perhaps of some that it kept once."""
+        return (self.fact(keys.source_key(source)) or b"").decode().split()
+
+    def note(self, source: str, id_: str) -> None:
+        """Remember that this app, if it is one, keeps that schedule."""
+        if not source.startswith(APP):
+            return
+        known = self.fact(keys.source_key(source)) or b" "
+        if b" %b " % id_.encode() not in known:
+            self.delta.facts[keys.source_key(source)] = known + id_.encode() + b" "
+
+    def forget(self, source: str, gone: Collection[str]) -> None:
+        """These are not the app's any more."""
+        left = [id_ for id_ in self.kept_by(source) if id_ not in gone]
+        self.delta.facts[keys.source_key(source)] = f" {' '.join(left)} ".encode() if left else None
 
     def current(self, entry: Entry) -> bool:
         """Whether nothing before it in this batch has changed or ended the entry."""

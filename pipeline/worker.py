@@ -3,41 +3,37 @@
 One thread owns consumer, producers and everything here and keeps polling; handlers run in an executor. An
 attempt is durable on the acks topic before its handler starts; its outcome, what follows from it (a retry, a
 dead letter, what the handler handed on) and the offset commit in one transaction, fenced by the group's generation.
+That one may be made aside meanwhile; when what is owned here changes, none is under way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
 
-from pipeline.attempt import Means, Tray, call_handler
+from pipeline.attempt import Means
 from pipeline.beat import worker_heartbeat
+from pipeline.calls import Calls
 from pipeline.core.admission import Limits, Quotas
-from pipeline.core.errors import OwnerError, RebuildClients, RebuildPartition, TokenExhausted
-from pipeline.core.handler import DeadEnd, Pool, Registry, Succeeded, decide, failure_of
+from pipeline.core.errors import OwnerError, RebuildClients, RebuildPartition
+from pipeline.core.handler import Registry
 from pipeline.core.identity import Identity
 from pipeline.core.job import Heartbeat
 from pipeline.core.states import PartitionState
-from pipeline.core.token import make_token
-from pipeline.core.verbs import Stopped
 from pipeline.desk import Desk
 from pipeline.guard import WorkGuards
 from pipeline.heartbeat import Pulse
 from pipeline.hooks import DeadHooks
 from pipeline.intake import Intake
-from pipeline.lane import Delivery, Flight, Lane
+from pipeline.lane import Flight, Lane
 from pipeline.leases import Leases
 from pipeline.ledger import AtOnce, Ledger
 from pipeline.liveness import Liveness
-from pipeline.offers import OfferId
 from pipeline.outbox import Outbox
 from pipeline.ports import (
     Aside,
     BatchAppender,
-    Call,
     Clock,
-    Done,
     Events,
     Executor,
     Feed,
@@ -47,8 +43,8 @@ from pipeline.ports import (
     Reader,
     RebalanceListener,
     Record,
-    Task,
 )
+from pipeline.starts import Starts
 from pipeline.takeover import LaneTakeover
 
 __all__ = ["Limits", "Worker"]
@@ -64,10 +60,6 @@ PAYLOAD_LIMIT = 64 * 1024 * 1024
 """Bytes of payload waiting in this process, shared evenly by its lanes: a full one starves no other."""
 CONTEST_MS = 1_000
 """How often a partition that somebody else claims is claimed back, until the group says whose it is."""
-AHEAD_MS = 20
-AHEAD_LIMIT = 4_000
-"""Runs are started ahead of free places: twice as many as came to an end in the last 20 ms, the time that a start
-takes to become durable and more. Slow handlers so have hardly any, quick ones never wait for the log."""
 
 
 class Worker:
@@ -105,28 +97,20 @@ class Worker:
         self._appender = appender
         self._executor = executor
         self._registry = registry
-        self._means = means
         self._desk = desk
         self._clock = clock
-        self._random = random
         self._identity = identity
         self._pulse = pulse
         self._events = events
-        self._era = era
         self._tickets = tickets
-        self._limits = limits
         self._lanes: dict[int, Lane] = {}
         self._airborne = airborne
         self._quotas = Quotas(registry)
-        self._starting = 0
-        """Started records on their way."""
-        self._cleared: list[Flight] = []
-        """Flights whose started record is durable: their handlers may start."""
         self._dropped: list[Flight] = []
         """Flights of lanes that were lost in this poll."""
         self._gone: list[int] = []
         """Those lanes."""
-        self._ended = self._ahead = self._counted_at = self._contested_at = 0
+        self._contested_at = 0
         self._draining = self._apart = False
         self._failure: Exception | None = None
         self._fatal: Exception | None = None
@@ -156,6 +140,16 @@ class Worker:
         self._leases = Leases(
             desk=desk, outbox=outbox, reader=reader, liveness=liveness, clock=clock, events=events,
             airborne=airborne,
+        )  # fmt: skip
+        self._starts = Starts(
+            appender=appender, desk=desk, registry=registry, intake=self._intake, ledger=self._ledger,
+            leases=self._leases, clock=clock, limits=limits, quotas=self._quotas,
+            generation=lambda: self._takeover.generation, era=era,
+        )  # fmt: skip
+        self._calls = Calls(
+            executor=executor, registry=registry, means=means, desk=desk, hooks=self._hooks, clock=clock,
+            random=random, events=events, limits=limits, tickets=tickets, airborne=airborne,
+            quotas=self._quotas,
         )  # fmt: skip
 
     # -- rebalance: called inside poll, on this thread ------------------------------------------------------
@@ -201,7 +195,7 @@ class Worker:
                 self._leases.offer(outcome.flight, outcome.puts)
         settled = {id(outcome.flight) for outcome in ended}
         self._dropped = [flight for flight in self._dropped if id(flight) not in settled]
-        self._cleared = [flight for flight in self._cleared if not flight.orphan]
+        self._starts.cleared = [flight for flight in self._starts.cleared if not flight.orphan]
         tickets = {flight.ticket for flight in self._dropped if flight.ticket in self._airborne}
         withdrawn = self._executor.withdraw(tickets)
         for flight in self._dropped:
@@ -232,14 +226,14 @@ class Worker:
                 self._ledger.reconcile(lane, covered)
         self._follow()
         self._contest()
-        self._start_runs()
-        self._appender.poll(1 if self._starting and not self._airborne else 0)
-        if self._failure is not None:
-            raise RebuildClients(f"a record was not taken: {self._failure}")
-        self._launch()
-        self._collect()
+        if not self._draining:
+            self._starts.write(self._lanes.values(), len(self._airborne))
+        self._appender.poll(1 if self._starts.under_way and not self._airborne else 0)
+        self._check_records()
+        self._calls.launch(self._starts.take_cleared())
+        self._starts.landed(self._calls.collect(self._settle))
         self._intake.give_up_parked(self._lanes.values())
-        self._hooks.tell(self._ledger.advance(more=bool(self._airborne or self._starting)))
+        self._hooks.tell(self._ledger.advance(more=bool(self._airborne or self._starts.under_way)))
         self._throttle()
         self._beat()
         return self._wait()
@@ -248,11 +242,15 @@ class Worker:
         """Out of the group: what runs here is finished, and offered."""
         self._appender.poll(patience_ms)
         self._follow()
-        if self._failure is not None:
-            raise RebuildClients(f"a record was not taken: {self._failure}")
-        self._collect()
+        self._check_records()
+        self._calls.collect(self._settle)
         self._beat()
         return self._wait()
+
+    def _check_records(self) -> None:
+        failure = self._failure or self._starts.failure
+        if failure is not None:
+            raise RebuildClients(f"a record was not taken: {failure}")
 
     def _poll(self, patience_ms: int) -> Sequence[Record]:
         try:
@@ -267,7 +265,7 @@ class Worker:
             return []
 
     def _wait(self) -> int:
-        if self._cleared or self._starting or self._ledger.full:
+        if self._starts.cleared or self._starts.under_way or self._ledger.full:
             return 0
         soon = self.busy or any(lane.restless for lane in self._lanes.values())
         return BUSY_MS if soon else IDLE_MS
@@ -277,17 +275,17 @@ class Worker:
         taken, launched = self._leases.advance(self._lanes.values())
         for outcome in taken:
             self._ledger.add(outcome.flight, outcome.puts, outcome.dead)
-        self._cleared += launched
+        self._starts.cleared += launched
         beaten, self._leases.beaten = self._leases.beaten, []
         for flight in beaten:
             self._quotas.count(flight.run, -1)
-        self._leases.stop_orphans(self._stop)
+        self._leases.stop_orphans(self._calls.stop)
         for lane in self._lanes.values():
             if lane.stops.news:
                 lane.stops.news = False
                 for flight in lane.flights.values():
                     if flight.ticket in self._airborne and lane.stops.hits(flight.run):
-                        self._stop(flight)
+                        self._calls.stop(flight)
 
     def _contest(self) -> None:
         usurped = [lane for lane in self._lanes.values() if lane.usurped and not lane.unsure]
@@ -297,149 +295,12 @@ class Worker:
             for lane in usurped:
                 self._ledger.contest(lane)
 
-    def _stop(self, flight: Flight) -> None:
-        flight.stopped = True
-        self._executor.stop([flight.ticket])
-        self._events.on("stopping", job=flight.run.job_id, handler=flight.run.handler)
-
-    # -- receiving and starting -----------------------------------------------------------------------------
-
-    def _start_runs(self) -> None:
-        now = self._clock.monotonic()
-        if now - self._counted_at >= AHEAD_MS:
-            self._ahead, self._ended, self._counted_at = min(2 * self._ended, AHEAD_LIMIT), 0, now
-        if self._draining:
-            return
-        free = self._limits.concurrency + self._ahead - self.in_flight
-        busy, store_now = self._quotas.full if self._quotas.limited else None, self._clock.now()
-        for lane in self._lanes.values():
-            if free <= 0:
-                break
-            begun: list[Flight] = []
-            for delivery in lane.startable(free, busy):
-                free -= 1
-                # Our clock is a lower bound of the broker's, which has stamped the record already.
-                flight = self._start_run(lane, delivery, max(store_now, delivery.fired_at))
-                if flight is not None:
-                    begun.append(flight)
-            if begun:
-                starts = [self._desk.started(flight) for flight in begun]
-                self._appender.append_all(starts, partial(self._started, begun))
-
-    def _start_run(self, lane: Lane, delivery: Delivery, now: int) -> Flight | None:
-        """The attempt that begins with this; its handler starts when that is durable. None if the run ends here, or its
-        start is on its way already, alone."""
-        run, earlier = delivery.run, lane.reclaimed_from(delivery)
-        if earlier is not None and (won := self._leases.offered(lane, earlier)) is not None:
-            self._ledger.add(won.flight, won.puts, won.dead)
-            return None
-        spec, starts = self._registry.get(run.handler), lane.tracker.starts(delivery.offset)
-        if self._intake.ended(lane, delivery, spec, starts, now):
-            return None
-        return self._begin(lane, delivery, starts, now, earlier)
-
-    def _begin(
-        self, lane: Lane, delivery: Delivery, starts: int, now: int, replaces: OfferId | None
-    ) -> Flight | None:
-        run = delivery.run
-        try:
-            token = _token(self._era, run.run, self._takeover.generation, starts + 1)
-        except TokenExhausted as exhausted:
-            self._intake.give_up(
-                lane, delivery, DeadEnd(reason="token_exhausted", error=failure_of(exhausted))
-            )
-            return None
-        flight = Flight(
-            lane=lane, delivery=delivery, attempt=starts + 1, token=token, started_at=now,
-            replaces=replaces,
-        )  # fmt: skip
-        lane.take_off(flight, self._identity.process)
-        self._starting += 1
-        self._quotas.count(run, 1)
-        if replaces is None:
-            return flight
-        self._appender.append(self._desk.started(flight), partial(self._replaced, flight, replaces))
-        return None
-
-    def _started(self, flights: Sequence[Flight], error: Exception | None) -> None:
-        """The starts of runs of one lane are durable."""
-        self._starting -= len(flights)
-        if error is not None:
-            self._failure = error
-        elif not flights[0].orphan:  # else they were given back when their partition was lost
-            self._cleared += flights
-
-    def _replaced(
-        self, flight: Flight, earlier: OfferId, error: Exception | None, offset: int, _at: int
-    ) -> None:
-        self._starting -= 1
-        if error is not None:
-            self._failure = error
-        elif not flight.orphan:
-            self._leases.restarted(flight, earlier, offset)
-
     def _appended(self, error: Exception | None, _offset: int, _at: int) -> None:
         if error is not None:
             self._failure = error
 
-    def _launch(self) -> None:
-        cleared, self._cleared = self._cleared, []
-        for flight in cleared:
-            if flight.orphan:
-                continue
-            self._submit(flight)
-            if flight.lane.stops.hits(flight.run):  # it came while the start was on its way
-                self._stop(flight)
-
-    def _submit(self, flight: Flight) -> None:
-        run = flight.run
-        spec = self._registry.get(run.handler)
-        assert spec is not None, "started only with a known handler"
-        flight.ticket = next(self._tickets)
-        flight.side = tray = Tray(self._means, partial(_should_end, flight))
-        self._airborne[flight.ticket] = flight
-        # The last attempt before the limit of worker deaths gets a process of its own, to kill no neighbour.
-        apart = spec.pool is Pool.PROCESS or flight.attempt >= self._limits.max_worker_deaths
-        fired_at = flight.delivery.fired_at
-        task = Task(run, flight.attempt, flight.token, fired_at, tray) if apart else None
-        timeout = spec.timeout_ms if run.timeout_ms is None else run.timeout_ms
-        function = partial(call_handler, spec, flight, tray)
-        self._executor.submit(
-            Call(flight.ticket, function, spec.asynchronous, timeout, task, spec.name, fired_at)
-        )
-
-    # -- outcomes -------------------------------------------------------------------------------------------
-
-    def _collect(self) -> None:
-        now = self._clock.now()
-        for done in self._executor.completed():
-            flight = self._airborne.pop(done.ticket, None)
-            if self._hooks.landed(done):
-                continue
-            if flight is None:
-                self._events.on("result_discarded", ticket=done.ticket)
-                continue
-            self._ended += 1
-            self._quotas.count(flight.run, -1)
-            self._land(flight, done, now)
-
-    def _land(self, flight: Flight, done: Done, now: int) -> None:
-        """What an attempt came to, as records: into the ledger, or offered if the partition is another's now."""
-        tray = flight.side
-        assert tray is not None, "set when it was launched"
-        tray.close()
-        if done.error is not None and (flight.stopped or isinstance(done.error, Stopped)):
-            self._settle(flight, self._desk.stopped(flight, now, tray.tail()))
-            return
-        spec = self._registry.get(flight.run.handler)
-        assert spec is not None, "started only with a known handler"
-        decision = decide(spec, flight.run, value=done.value, error=done.error, now=now, random=self._random)
-        puts = self._desk.settle(flight, decision, now, tray.tail())
-        if tray.outputs and isinstance(decision, Succeeded):
-            puts += tray.outputs
-        self._settle(flight, puts, decision.reason if isinstance(decision, DeadEnd) else None)
-
-    def _settle(self, flight: Flight, puts: list[Put], dead: str | None = None) -> None:
+    def _settle(self, flight: Flight, puts: list[Put], dead: str | None) -> None:
+        """What an attempt came to: into the ledger, or offered if the partition is another's now."""
         if flight.orphan:
             self._leases.offer(flight, puts)
         else:
@@ -497,7 +358,7 @@ class Worker:
     @property
     def in_flight(self) -> int:
         """Attempts started here whose handlers have not come back."""
-        return len(self._airborne) + self._starting + len(self._cleared)
+        return len(self._airborne) + self._starts.under_way + len(self._starts.cleared)
 
     @property
     def parked(self) -> int:
@@ -553,11 +414,3 @@ class Worker:
         self._leases.close()
         if not self._apart:
             self._log.close()
-
-
-_token = lru_cache(maxsize=1024)(make_token)
-"""Nearly all runs that start at the same time are first attempts of first runs."""
-
-
-def _should_end(flight: Flight) -> bool:
-    return flight.stopped

@@ -1,8 +1,9 @@
 """`GroupLog` over a real Kafka: a consumer in a group, and the transactional producers that go with it.
 
-One thread calls it. The client serialises every consumer call behind one gate and can starve a second thread
-for ever; and everything here that is taken together (owned partitions, group metadata) is only consistent
-because no rebalance callback can fall between two calls of the same thread.
+One thread calls it; only a commit may be made by another, which touches no consumer. The client serialises every
+consumer call behind one gate and can starve a second thread for ever; and everything here that is taken together
+(owned partitions, group metadata) is only consistent because no rebalance callback can fall between two calls of the
+same thread.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,21 +10,27 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from pipeline.adapters.kafka_io import (
     BATCH,
+    PATIENCE_S,
     READER_GROUP,
     WAIT_S,
-    KafkaReader,
     longer,
     offset_after,
+    partition_count,
     range_of,
     take,
 )
 from pipeline.adapters.kafka_settings import constructing, error_of, settings, translate
 from pipeline.ports import CommittedOffset, Record, Span
 
-DECIDED_MS = 5_000
-TIMEOUT_S = 8.0
-AHEAD_KB = 32 * 1024
-"""Fetched ahead of whoever reads: memory stays the same however long the reading is."""
+DECIDED_S = 5.0
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+READING: Mapping[str, Any] = {
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 20,
+    "fetch.queue.backoff.ms": 20,
+    "queued.max.messages.kbytes": 32 * 1024,  # fetched ahead: however much is read, memory stays the same
+}
 
 
 class KafkaScan:
@@ -31,20 +38,12 @@ class KafkaScan:
 
     def __init__(self, bootstrap: str, client: Mapping[str, str] | None = None) -> None:
         self._bootstrap, self._client = bootstrap, client or {}
-        self._reader = KafkaReader(bootstrap, client)
-        own = {
-            "group.id": READER_GROUP,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-            "fetch.queue.backoff.ms": 20,
-            "queued.max.messages.kbytes": AHEAD_KB,
-        }
-        self._consumer = self._open(own)
+        self._consumer = self._open(isolation=COMMITTED, **READING)
+        self._undecided = self._open(isolation=UNCOMMITTED)
+        self._groups: dict[str, Consumer] = {}
 
-    def _open(self, own: Mapping[str, Any]) -> Consumer:
+    def _open(self, isolation: str, group: str = READER_GROUP, **more: Any) -> Consumer:
+        own = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation, **more}
         with constructing():
             return Consumer(settings(self._bootstrap, self._client, own))
 
@@ -54,7 +53,10 @@ class KafkaScan:
         return Span(low, max(start, low), max(end, low))
 
     def decided(self, topic: str, partition: int) -> None:
-        self._reader.decided(topic, partition, DECIDED_MS)
+        _, end = range_of(self._undecided, topic, partition, None)
+        deadline = time.monotonic() + DECIDED_S
+        while range_of(self._consumer, topic, partition, None)[1] < end and time.monotonic() < deadline:
+            time.sleep(WAIT_S / 5)
 
     def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Sequence[Record]]:
         if start >= end:
@@ -79,18 +81,16 @@ class KafkaScan:
             consumer.unassign()
 
     def committed(self, group: str, topic: str, partitions: int) -> Mapping[int, CommittedOffset]:
-        own = {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",  # an open transaction must not keep the answer back
-        }
-        consumer = self._open(own)
+        if group not in self._groups:  # an open transaction must not keep the answer back
+            self._groups[group] = self._open(isolation=UNCOMMITTED, group=group)
+        wanted = [TopicPartition(topic, n) for n in range(partitions)]
         try:
-            places = consumer.committed([TopicPartition(topic, n) for n in range(partitions)], TIMEOUT_S)
+            places = self._groups[group].committed(wanted, PATIENCE_S)
         except KafkaException as exception:
             raise translate(error_of(exception), group) from exception
-        finally:
-            consumer.close()
+        failed = next((place.error for place in places if place.error is not None), None)
+        if failed is not None:
+            raise translate(failed, group)
         return {
             place.partition: CommittedOffset(place.offset, place.metadata or "")
             for place in places
@@ -98,8 +98,8 @@ class KafkaScan:
         }
 
     def partitions(self, topic: str) -> int:
-        return self._reader.partitions(topic)
+        return partition_count(self._consumer, topic)
 
     def close(self) -> None:
-        self._reader.close()
-        self._consumer.close()
+        for consumer in (self._consumer, self._undecided, *self._groups.values()):
+            consumer.close()

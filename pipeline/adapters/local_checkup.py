@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.adapters.rocks_look import RocksLook
 from pipeline.core.errors import Refused
 from pipeline.doctor.facts import LocalIndex, LocalState
-from pipeline.partition import ZONE_DATA
+from pipeline.partition import SEEN
 
 
 def local_state(state_dir: Path, partitions: int) -> LocalState:
@@ -51,7 +51,7 @@ def _index(slot: int, path: Path, partitions: range) -> LocalIndex:
     look = RocksLook(path)
     try:
         positions = {n: position for n in partitions if (position := look.position(n)) is not None}
-        zones = {n: version.decode() for n in positions if (version := look.fact(n, ZONE_DATA)) is not None}
+        zones = {n: version.decode() for n in positions if (version := look.fact(n, SEEN)) is not None}
     finally:
         look.close()
     return LocalIndex(slot=slot, positions=positions, zone_data=zones)

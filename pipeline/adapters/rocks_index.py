@@ -181,11 +181,9 @@ class RocksIndex:
         stop = _ORDER.pack(partition, DUE, min(max(until + 1, 0), _FAR))
         found: list[Entry] = []
         if since is not None:
-            start = max(here.fresh, _ORDER.pack(partition, DUE, max(since, 0)))
-            start = max(start, here.timed.mark) if start >= here.timed.begin else start
-            rows, _ = self._read(start, stop, limit, room, found)
-            if rows:
-                here.fresh_tail = rows[-1]
+            start = _ORDER.pack(partition, DUE, max(since, 0))
+            rows, _ = self._read(here.start_behind(start), stop, limit, room, found)
+            here.scanned_behind(start, rows)
             return found
         for stretch in here.stretches:
             if stretch.mark < stop and len(found) < limit and (room >= 0 or not found):

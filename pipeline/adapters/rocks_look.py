@@ -18,6 +18,8 @@ class RocksLook(RocksIndex):
     """
 
     def _open(self, path: Path) -> Rdict:
+        if not (path / "CURRENT").exists():  # opened all the same, it would come into being
+            raise Refused(f"index {path} cannot be read: there is none")
         try:
             return Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         except Exception as error:

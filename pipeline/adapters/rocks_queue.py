@@ -52,22 +52,45 @@ class Queue:
     """The queue of a partition: what is owed at once, in the order of the log, and behind it what has a time. Apart,
     since the first comes and goes all the time, and the graves of all that has fired stand between the two.
 
-    `fresh` and `fresh_tail` are mark and tail of the scans that begin behind a backlog. `held`, `odd`: whether there
+    `fresh` and `fresh_tail` are mark and tail of the scans that begin behind a backlog: from `fresh_from` until before
+    `fresh` stands no live row. `held`, `odd`: whether there
     may be HELD rows, and KEY rows of `j/` records. `newest`: generation of the fired memory. `size`: number of jobs.
     """
 
-    __slots__ = ("fresh", "fresh_tail", "held", "newest", "odd", "owed", "size", "timed")
+    __slots__ = (
+        "_asked_from",
+        "fresh",
+        "fresh_from",
+        "fresh_tail",
+        "held",
+        "newest",
+        "odd",
+        "owed",
+        "size",
+        "timed",
+    )
 
     def __init__(
         self, begin: bytes, times: bytes, end: bytes, *, held: bool, odd: bool, newest: int, size: int
     ) -> None:
         self.owed, self.timed = Stretch(begin, times), Stretch(times, end)
         self.held, self.odd, self.newest, self.size = held, odd, newest, size
-        self.fresh = self.fresh_tail = b""
+        self.fresh = self.fresh_from = self.fresh_tail = self._asked_from = b""
 
     @property
     def stretches(self) -> tuple[Stretch, Stretch]:
         return self.owed, self.timed
+
+    def start_behind(self, start: bytes) -> bytes:
+        """Where the first live row at or after `start` may stand."""
+        if start >= self.timed.begin:
+            start = max(start, self.timed.mark)
+        return max(start, self.fresh) if start >= self.fresh_from else start
+
+    def scanned_behind(self, start: bytes, rows: list[bytes]) -> None:
+        """A scan from `start` on returned these."""
+        if rows:
+            self._asked_from, self.fresh_tail = start, rows[-1]
 
     def added(self, row: bytes) -> None:
         stretch = self.timed if row >= self.timed.begin else self.owed
@@ -84,7 +107,7 @@ class Queue:
 
     def removed(self, rows: list[bytes]) -> None:
         if self.fresh_tail and self.fresh_tail in rows:
-            self.fresh, self.fresh_tail = self.fresh_tail + b"\0", b""
+            self.fresh_from, self.fresh, self.fresh_tail = self._asked_from, self.fresh_tail + b"\0", b""
         for stretch, some in zip(self.stretches, self.apart(rows), strict=True):
             if some:
                 stretch.removed(some)

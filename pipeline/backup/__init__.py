@@ -15,7 +15,7 @@ from it to another:
 Topics cannot be read at one instant. So the cut has two edges, taken one after the other: up to the first, removals
 count; up to the second, additions do.
 
-    1. the workers' offsets are read, and the end of every partition of `work` (`sure`)
+    1. the workers' offsets are read, and the end of every partition of `acks` (`acked`) and of `work` (`sure`)
     2. the end of every partition of `jobs` (`settled`)
     3. the end of every partition of `jobs` again (`end`), and of `work` (`end`)
 

@@ -33,10 +33,11 @@ class Span(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Of a partition of `work`: what its workers have committed; up to where all was emitted before the first edge; and
-    the end."""
+    """Of a partition of `work`: what its workers have committed, and up to where its acks count if they have forgotten
+    that; up to where all was emitted before the first edge; and the end."""
 
     committed: CommittedOffset | None
+    acked: int
     sure: int
     end: int
 
@@ -49,7 +50,7 @@ class Cut:
     work: Mapping[str, Sequence[Reach]]
 
     def as_json(self) -> dict[str, object]:
-        """For the manifest: `[settled, end]`, and `[committed or null, sure, end]`."""
+        """For the manifest: `[settled, end]`, and `[committed or null, acked, sure, end]`."""
         work = {
             queue: [[reach.committed and reach.committed.offset, *reach[1:]] for reach in reaches]
             for queue, reaches in self.work.items()
@@ -64,14 +65,15 @@ def take_cut(positions: Positions, names: Names, layout: Layout) -> Cut:
         queue: positions.committed(names.worker_group(queue), names.work(queue), count)
         for queue, count in queues
     }
+    acked = {queue: positions.ends(names.acks(queue), count) for queue, count in queues}
     sure = {queue: positions.ends(names.work(queue), count) for queue, count in queues}
     settled = positions.ends(names.jobs, layout.partitions)
     ends = positions.ends(names.jobs, layout.partitions)
     work = {queue: positions.ends(names.work(queue), count) for queue, count in queues}
+    places = {
+        queue: zip(*(of[queue] for of in (committed, acked, sure, work)), strict=True) for queue in work
+    }
     return Cut(
         jobs=[Span(*edges) for edges in zip(settled, ends, strict=True)],
-        work={
-            queue: [Reach(*place) for place in zip(committed[queue], sure[queue], work[queue], strict=True)]
-            for queue in work
-        },
+        work={queue: [Reach(*place) for place in found] for queue, found in places.items()},
     )

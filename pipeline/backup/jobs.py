@@ -31,7 +31,7 @@ TAKEOVER = b"o/"
 REPLACE = "replace"
 MOVED = b"moved"
 """End of a record that stands at its home by now."""
-BATCH = 2_000
+BATCH, BATCH_BYTES = 2_000, 8 * 1024 * 1024
 _LIVE, _ENDED, _ORDER, _MADE = range(4)
 _ROW, _PLACE = struct.Struct(">BH"), struct.Struct(">BHQ")
 
@@ -64,20 +64,22 @@ class JobsState:
         """Take in the records of one partition, from its beginning. Each once, then `settle`, then ask."""
         live = _ROW.pack(_LIVE, partition)
         rows: dict[bytes, bytes | None] = {}
+        size = 0
         for record in records:
             key, offset = record.key() or b"", record.offset() or 0
             kind, gone = key[:2], record.value() is None
             if kind == TAKEOVER or offset >= (span.settled if gone or kind in OWNED else span.end):
                 continue
             if not gone:
-                rows[live + key] = pack(plain(JOBS, record))
+                row = rows[live + key] = pack(plain(JOBS, record))
+                size += len(row)
             else:
                 rows[live + key] = None
                 if kind in ONCE and header(headers_of(record), END) != MOVED:
                     rows[_ended(key)] = b""
-            if len(rows) >= BATCH:
+            if len(rows) >= BATCH or size >= BATCH_BYTES:
                 self._scratch.write(rows)
-                rows = {}
+                rows, size = {}, 0
         self._scratch.write(rows)
 
     def settle(self) -> None:

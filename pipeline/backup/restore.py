@@ -40,8 +40,8 @@ META_FILE, JOBS_FILE, RUNS_FILE = FILES
 RESTORED: Headers = [(MOVED, b"restored")]
 """As an owner that puts a record at its home: it did not come late from its maker, so its age does not speak against
 it (`fold.CREATION_LIMIT_MS`)."""
-AT_ONCE = 10_000
-"""Records on their way at the same time, which bounds the memory."""
+AT_ONCE, BYTES_AT_ONCE = 10_000, 32 * 1024 * 1024
+"""Records, and bytes of their values, on their way at the same time, which bounds the memory."""
 
 
 class Target(Protocol):
@@ -125,11 +125,13 @@ def checked(source: Path) -> tuple[Manifest, Layout]:
 
 
 def _write(source: Path, manifest: Manifest, target: Target, layout: Layout, names: Names) -> int:
-    count = 0
+    count = since = size = 0
     for count, put in enumerate(puts_of(source, manifest, layout, names), start=1):
         target.append(put)
-        if count % AT_ONCE == 0:
+        size += len(put.value or b"")
+        if count - since >= AT_ONCE or size >= BYTES_AT_ONCE:
             target.flush()
+            since, size = count, 0
     target.flush()
     return count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import codec
 from pipeline.acked import AckedRuns
@@ -15,6 +15,7 @@ from pipeline.core import keys, offset_metadata
 from pipeline.core.errors import Undecodable
 from pipeline.core.ids import parse_occurrence
 from pipeline.core.job import Run
+from pipeline.core.keys import RETRY
 from pipeline.core.layout import Layout
 from pipeline.core.offset_metadata import OffsetMetadata, Start
 from pipeline.core.schedule import Schedule
@@ -26,8 +27,9 @@ FIRST_RUN = 1
 class Finished:
     """Which runs of a work partition have ended, as its group says; or, where the group has forgotten, its acks."""
 
-    def __init__(self, reach: Reach, acked: AckedRuns) -> None:
-        """StopPartition if the offset's metadata cannot be read."""
+    def __init__(self, reach: Reach, acks: Iterable[Record]) -> None:
+        """`acks` = the partition's, which are read only if nothing is committed. StopPartition if the offset's metadata
+        cannot be read."""
         committed = reach.committed
         self.mark = 0 if committed is None else committed.offset
         found = (
@@ -37,7 +39,7 @@ class Finished:
         )
         self._finished = found.finished
         self._starts = dict(found.started)
-        self._acked = acked
+        self._acked = learn_acks(acks, reach.acked) if committed is None else AckedRuns()
 
     def has(self, offset: int, run: Run) -> bool:
         """Asked in order of offset."""
@@ -50,12 +52,12 @@ class Finished:
         return self._starts.get(offset)
 
 
-def learn_acks(records: Iterable[Record]) -> AckedRuns:
-    """The terminal acks of a partition whose group has forgotten everything."""
+def learn_acks(records: Iterable[Record], end: int) -> AckedRuns:
+    """The terminal acks below `end` of a partition whose group has forgotten everything."""
     acked = AckedRuns()
     for record in records:
         value = record.value()
-        if value is None or not (record.key() or b"").startswith(b"t/"):
+        if value is None or (record.offset() or 0) >= end or not (record.key() or b"").startswith(b"t/"):
             continue
         try:
             acked.learn(codec.ACK.decode(value))
@@ -99,22 +101,42 @@ class OpenRuns:
         return opened if start is None else opened | {"starts": start.starts, "token": start.token}
 
 
-def still_open(run: Run, jobs: JobsState, layout: Layout, sure: bool) -> bool:
-    """Whether the run is the highest of its occurrence, not followed by anything on `jobs`, and was emitted by the
-    first edge of the cut: `sure`, or as far as `jobs` tells. The command that triggered it is ended there if it waits
-    still: executed once more it would make another occurrence. Undecodable if it is of no job."""
+def still_open(run: Run, jobs: JobsState, layout: Layout, *, sure: bool) -> bool:
+    """Whether the run was emitted by the first edge of the cut, and was not followed by anything on `jobs`. Undecodable
+    if it is of no job."""
+    done, home = keys.done_key(run.occurrence_id, run.run), layout.home(run.job_id)
+    if jobs.ended(done) or any(
+        jobs.get(home, key) for key in (done, keys.retry_key(run.occurrence_id, run.run))
+    ):
+        return False
+    return emitted(run, jobs, layout, sure=sure)
+
+
+def emitted(run: Run, jobs: JobsState, layout: Layout, *, sure: bool) -> bool:
+    """Whether the run is the highest of its occurrence and was emitted by the first edge of the cut: `sure`, or as far
+    as `jobs` tells. The command that triggered it is ended there if it waits still: executed once more it would make
+    another occurrence. Undecodable if it is of no job."""
     home, occurrence = layout.home(run.job_id), run.occurrence_id
     highest = jobs.get(home, keys.highest_key(occurrence))
     if run.run != (FIRST_RUN if highest is None else codec.HIGHEST.decode(highest["value"]).run):
-        return False
-    done = keys.done_key(occurrence, run.run)
-    if jobs.ended(done) or any(jobs.get(home, key) for key in (done, keys.retry_key(occurrence, run.run))):
         return False
     if sure or run.run > FIRST_RUN:
         return True
     if occurrence.startswith("s:"):
         return _decided(occurrence, home, jobs)
     return not (jobs.makes(occurrence) or jobs.makes(run.job_id) or _pending(run, home, jobs, layout))
+
+
+def consistent(record: Plain, settled: int, jobs: JobsState, layout: Layout) -> bool:
+    """Whether a live record of `jobs` follows from what was there at the first edge. A retry that came later may be of
+    a run that was emitted after it, and then what that came of is in the backup."""
+    if record["offset"] < settled or not record["key"].startswith(RETRY):
+        return True
+    try:
+        run = codec.RUN.decode(record["value"])
+        return emitted(replace(run, run=run.run - 1), jobs, layout, sure=False)
+    except Undecodable:
+        return True  # its owner buries it, then as now
 
 
 def _pending(run: Run, home: int, jobs: JobsState, layout: Layout) -> bool:

@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.acked import AckedRuns
 from pipeline.backup import files
 from pipeline.backup.cut import Cut, Positions, Reach, take_cut
 from pipeline.backup.jobs import JobsState, Scratch
 from pipeline.backup.manifest import FILES, FileNote, Manifest
 from pipeline.backup.records import Plain, plain
-from pipeline.backup.runs import Finished, OpenRuns, learn_acks
+from pipeline.backup.runs import Finished, OpenRuns, consistent
 from pipeline.codec.registry import FRAME, MAGIC
 from pipeline.core.keys import HOLD_KEY
 from pipeline.core.layout import Layout
@@ -123,8 +122,10 @@ class _Writing:
 
     def _jobs(self, jobs: JobsState) -> Iterator[Plain]:
         counts: Counter[bytes] = Counter()
-        for partition in range(self._source.layout.partitions):
+        for partition, span in enumerate(self._cut.jobs):
             for record in jobs.live(partition):
+                if not consistent(record, span.settled, jobs, self._source.layout):
+                    continue
                 counts[record["key"][:2]] += 1
                 yield record
         for kind, count in counts.items():
@@ -137,10 +138,8 @@ class _Writing:
 
     def _runs_of(self, queue: str, partition: int, reach: Reach, jobs: JobsState) -> Iterator[Plain]:
         reader, names = self._source.reader, self._source.names
-        acked = AckedRuns()
-        if reach.committed is None and reach.end:
-            acked = learn_acks(reader.read(names.acks(queue), partition))
-        finished = Finished(reach, acked)
+        forgotten = reach.committed is None and reach.acked
+        finished = Finished(reach, reader.read(names.acks(queue), partition) if forgotten else ())
         if finished.mark >= reach.end:
             return
         runs = OpenRuns(queue, finished, reach, jobs, self._source.layout)

@@ -46,10 +46,10 @@ _POLICY = (
     ),
     click.option("--start", metavar="RFC3339", help="No occurrence before then."),
     click.option("--end", metavar="RFC3339", help="None at or after then."),
+    click.option("--jitter", metavar="DURATION", help="Put each off by up to so long, always alike."),
+    click.option("--phase", metavar="DURATION", help="Shift of an interval's grid against the epoch."),
 )
 _RUNS = (
-    click.option("--jitter", metavar="DURATION", help="Put each off by up to so long, always alike."),
-    click.option("--phase", metavar="DURATION", help="Shift of the grid of --every against the epoch."),
     click.option("--payload", metavar="JSON|@FILE|-", help="A JSON object; from a file, or from stdin."),
     click.option("--queue", metavar="Q", help="Whose workers run it. Default: the setting, `default`."),
     click.option("--max-occurrences", type=int, metavar="N", help="End after so many."),

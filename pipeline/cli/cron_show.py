@@ -135,7 +135,7 @@ def _section(name: str, views: list[dict[str, Any]], columns: tuple[str, ...]) -
 @policy_options
 def preview(expression: str, after: str | None, count: int, schedule_id: str | None, **options: Any) -> None:
     """Show the next instants of a cron expression, an alias or `@every 90s`; no store is needed. With --json, one array
-    of instants in UTC. Nights on which the clock changes are marked.
+    of instants in UTC. Nights on which the clock changes are marked. With --jitter, when each is due: give the --id.
 
     \b
     dueline cron preview "30 2 * * *" --tz Europe/Berlin --after 2027-03-26T00:00:00Z --count 4

@@ -176,11 +176,10 @@ def _text(report: Mapping[str, Any]) -> str:
     names = [name for name in COLUMNS if name in _ALWAYS or total[name]]
     shown = [row for row in map(flat, report["buckets"]) if row["due"]]
     rows = [[_cell(name, row[name]) for name in names] for row in (*shown, {**total, "from": "total"})]
-    width = report["by_ms"] / 60_000
     return "\n".join(
         (
-            f"{report['prefix']} from {report['from']} to {report['to']}, by {width:g} min of due time,"
-            f" as of {report['at']}:",
+            f"{report['prefix']} from {report['from']} to {report['to']}, by {_duration(report['by_ms'])} of due"
+            f" time, as of {report['at']}:",
             table(names, rows) if shown else "nothing was due",
             *(f"skipped: {_reasons(total['skips'])}" for _ in range(bool(total["skips"]))),
         )
@@ -194,7 +193,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def _duration(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms < 600_000 else f"{ms / 60_000:.0f} min"
+    return f"{ms / 1000:.4g} s" if ms < 600_000 else f"{ms / 60_000:.4g} min"
 
 
 def _reasons(skips: Mapping[str, int]) -> str:

@@ -41,7 +41,13 @@ class _Asked:
             raise InvalidInput("schedule_id", "missing, or does not match [a-z0-9._-]{1,80}")
         if emission.site.layout.home_of_name(id_) != emission.number:
             raise InvalidInput("schedule_id", "has another home")
-        self.command, self.incarnation, self.at, self.emission, self.id = command, incarnation, at, emission, id_
+        self.command, self.incarnation, self.at, self.emission, self.id = (
+            command,
+            incarnation,
+            at,
+            emission,
+            id_,
+        )
         self.state = recurring.load(id_, emission)
 
     @property

@@ -133,6 +133,11 @@ def holder_key(job_id: bytes) -> bytes:
     return b"i/" + job_id
 
 
+def source_key(source: str) -> bytes:
+    """In the index only: the schedules of an app, which else would have to be looked for among all."""
+    return b"m/" + source.encode()
+
+
 def stopped_key(occurrence_id: str) -> bytes:
     """No further run may start (acks) or be emitted (jobs)."""
     return b"x/" + occurrence_id.encode()

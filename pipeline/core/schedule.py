@@ -208,17 +208,16 @@ def _json(data: bytes) -> Any:
 
 
 def _check_timing(spec: ScheduleSpec) -> None:
-    from pipeline.core.timing import timing_of
+    from pipeline.core.timing import check_phase, timing_of
 
     given = [name for name in ("cron", "every_ms", "after_ms") if getattr(spec, name) is not None]
     if len(given) != 1:
         raise InvalidSchedule("cron", "give exactly one of cron and every")
     if spec.start_at is not None and spec.end_at is not None and spec.end_at <= spec.start_at:
         raise InvalidSchedule("end", "is not after start")
-    on_grid = spec.every_ms is not None or (spec.cron or "").lstrip().lower().startswith("@every")
-    if spec.phase_ms and not on_grid:
-        raise InvalidSchedule("phase", "shifts the grid of an interval, and there is none")
-    timing_of(timing_spec(spec))
+    when = timing_spec(spec)
+    timing_of(when)
+    check_phase(when)
 
 
 def timing_spec(spec: ScheduleSpec) -> TimingSpec:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline.core.backup import Hold
@@ -11,6 +11,7 @@ from pipeline.core.ids import incarnation
 from pipeline.core.job import GroupGuard
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.rates import Rates
 
 LOOK_AGAIN_MS = 1_000
 
@@ -39,9 +40,12 @@ class Site:
     read_standing: Callable[[], Standing] | None = None
     """Reads era and hold anew; StoreUnreachable after a second. None: the first era, and no hold."""
     era: int = 1
-    paced: Set[str] = frozenset()
-    """Queues that have a rate."""
+    rates: Rates = field(default_factory=Rates)
     looked_at: int = 0
+
+    def paced(self, queue: str) -> bool:
+        """Whether runs to this queue may have to wait for a place in a rate."""
+        return self.rates.catchup is not None or queue in self.rates.queues
 
     def look_again(self, now: int) -> bool:
         """Read the layout anew, at most once a second; whether it is worth asking it again."""

@@ -336,6 +336,13 @@ def _every_of(spec: TimingSpec) -> TimingSpec:
     return replace(spec, cron=None, every_ms=every)
 
 
+def check_phase(spec: TimingSpec) -> None:
+    """InvalidSchedule('phase') where there is no grid that it could shift. Asked of people alone: there may be records
+    from before it was."""
+    if spec.phase_ms and _every_of(spec).every_ms is None:
+        raise InvalidSchedule("phase", "shifts the grid of an interval, and there is none")
+
+
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InvalidSchedule(field, f"{str(value)[:40]!r} is none of {' | '.join(choices)}")
@@ -409,7 +416,9 @@ def preview(
         raise InvalidInput("count", f"must be a number from 0 to {_PREVIEW_LIMIT}")
     after_ms = _floor(after)
     uses_id(expression)  # refuses what is no text
-    timing = timing_of(TimingSpec(cron=expression, tz=_text("tz", tz), **_policy(policy)))
+    spec = TimingSpec(cron=expression, tz=_text("tz", tz), **_policy(policy))
+    timing = timing_of(spec)
+    check_phase(spec)
     return [aware(timing.due_of(nominal)) for nominal in timing.upcoming(after_ms, count)]
 
 

@@ -130,8 +130,20 @@ def _of_month(cron: Cron) -> str:
     if rule.nearest is not None:
         nearest = "last day" if rule.nearest > 31 else _ordinal(rule.nearest)
         return f"on the weekday nearest the {nearest} of the month"
-    days = [_ordinal(day) for day in sorted(rule.days)] + ["last day"] * rule.last
-    return f"on the {_listed(days)} of the month"
+    return f"on the {_listed([*_rows(sorted(rule.days)), *['last day'] * rule.last])} of the month"
+
+
+def _rows(days: list[int]) -> list[str]:
+    """Day by day, but three or more in a row together: `8th to 14th`."""
+    told: list[str] = []
+    first_ones = (day for day in days if day - 1 not in days)
+    last_ones = (day for day in days if day + 1 not in days)
+    for first, last in zip(first_ones, last_ones, strict=True):
+        if last - first > 1:
+            told.append(f"{_ordinal(first)} to {_ordinal(last)}")
+        else:
+            told += [_ordinal(day) for day in range(first, last + 1)]
+    return told
 
 
 def _of_week(cron: Cron) -> str:

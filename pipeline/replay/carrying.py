@@ -40,7 +40,7 @@ UNDER_WAY = 3
 PATIENCE_MS = 300_000
 """So long an answer is waited for: an owner may be far behind, or bound by the rate of the queue."""
 SAVE_S, CANCEL_S, SLICE_S = 10.0, 1.0, 0.5
-BURST_S = 0.5
+BURST_S = 0.1
 """So much of a pause is made up for by going faster than the rate afterwards."""
 ROUNDS_A_SECOND = 5
 

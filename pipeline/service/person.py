@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from pipeline.ports import Events
 from pipeline.service.log import say
@@ -26,11 +26,16 @@ class Spoken:
 
 def spoken(events: Events) -> Events:
     """`events`, for a person if one sits at stderr; programs get lines of JSON and nothing else."""
-    return Spoken(events) if sys.stderr.isatty() else events
+    stream: TextIO | None = sys.stderr  # None if it was closed before we were started
+    return Spoken(events) if stream is not None and stream.isatty() else events
 
 
 def _draining(fields: Mapping[str, Any]) -> str:
     return f"draining: {_runs(fields['in_flight'])} in flight; press Ctrl-C again to leave at once"
+
+
+def _handed_over(fields: Mapping[str, Any]) -> str:
+    return f"another worker goes on with queue {fields['queue']}; what runs here is finished here"
 
 
 def _drained(fields: Mapping[str, Any]) -> str:
@@ -53,6 +58,7 @@ def _runs(count: int) -> str:
 
 SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "draining": _draining,
+    "handed_over": _handed_over,
     "drained": _drained,
     "not_given_back": _not_given_back,
 }

@@ -208,7 +208,7 @@ def _dispatch(plant: Plant, stop: Stop) -> None:
             read_layout=lambda: load_layout(plant.settings),
             read_guards=guards,
             read_standing=guards.standing,
-            paced=plant.settings.rates.queues.keys(),
+            rates=plant.settings.rates,
         )
         stack.enter_context(plant.observer.probing(plant.settings, lambda: site.layout.queues))
         open_log = plant.open_log("dispatcher", names.jobs, group, 0, plant.session_of(group))

@@ -8,7 +8,7 @@
     survey(ground, window, wanted)                          # all of it, one after the other
 
 `work` and `acks` are read once, from the offset of the window's beginning to their ends as they are now. Memory does
-not follow the window: one work partition at a time, and of that at most `spill.ROWS` records beside eight bytes a
+not follow the window: one work partition at a time, and of that at most `spill.ROWS` records beside nine bytes a
 record in a file without a name. Which runs are meant is told by offsets, so whoever needs their payloads reads the
 partition once more, in order:
 

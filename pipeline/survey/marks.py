@@ -1,4 +1,4 @@
-"""What the acks say of the runs of one work partition: a mark for each of its offsets, eight bytes.
+"""What the acks say of the runs of one work partition: a mark for each of its offsets, nine bytes.
 
 An ack names the offset of its run, so joining the two topics takes no look-up by id and no memory that follows the
 number of runs: the marks stand in a file without a name. A mark holds the run's own hash too: a work topic that was
@@ -28,8 +28,6 @@ _LAST_OPEN = max(STARTED, RELEASED)
 """Above it are the terminal ones."""
 ENDED = {_STATES[state.value.encode()]: State(state.value) for state in AckState if state.terminal}
 """What a run came to, by code."""
-_BITS = 15
-_HASH = (1 << 64) - 1 - _BITS
 _FRAME = codec.ACK.frame
 _FIRST_RUN = b"/1"
 _OPENINGS = 8
@@ -46,7 +44,7 @@ class Word(NamedTuple):
 
 def run_hash(occurrence: bytes, run: int) -> int:
     """Of a run, as the keys of its acks have it between their letter and their last number."""
-    return hash(occurrence + _FIRST_RUN if run == 1 else b"%b/%d" % (occurrence, run)) & _HASH
+    return hash(occurrence + _FIRST_RUN if run == 1 else b"%b/%d" % (occurrence, run))
 
 
 def read_ack(key: bytes, value: bytes) -> Word | None:
@@ -56,15 +54,31 @@ def read_ack(key: bytes, value: bytes) -> Word | None:
     except Undecodable:
         return None
     code = _STATES[ack.state.value.encode()]
-    return Word(code, ack.work_offset, hash(key[2 : key.rfind(b"/")]) & _HASH)
+    return Word(code, ack.work_offset, hash(key[2 : key.rfind(b"/")]))
 
 
 def token_of(value: bytes) -> int | None:
     """The token in an ack; None if nobody can read it."""
     try:
+        at = 12 + value[10]
+        if _has_like_ids(value) and value[at] < 128 and value[at + 1] < 128:  # the run, and the attempt
+            return read_long(value, at + 2)[0]
+    except (IndexError, Malformed):
+        return None
+    try:
         return codec.ACK.decode(value).token
     except Undecodable:
         return None
+
+
+def _has_like_ids(value: bytes) -> bool:
+    """Whether it is an ack that begins with two ids of one length below 64."""
+    return value.startswith(_FRAME) and value[10] < 128 and value[11 + (value[10] >> 1)] == value[10]
+
+
+def _is_instant(value: bytes, at: int) -> bool:
+    """Whether a number of six bytes stands there: epoch milliseconds from 1987 to 2039."""
+    return int.from_bytes(value[at : at + 6], "little") & 0x8080_8080_8080 == 0x0080_8080_8080
 
 
 class Marks:
@@ -75,9 +89,11 @@ class Marks:
         self._start = span.start
         self._count = max(1, span.end - span.start)
         with tempfile.TemporaryFile() as file:
-            file.truncate(8 * self._count)
+            file.truncate(9 * self._count)
             self._map = mmap.mmap(file.fileno(), 0)
-        self._marks = memoryview(self._map).cast("Q")
+        whole = memoryview(self._map)
+        self._hashes = whole[: 8 * self._count].cast("q")
+        self._codes = whole[8 * self._count :]
         self._openings: list[tuple[bytes, int, int]] = []
         """What acks of one kind have in common behind their ids, its length, and their code."""
 
@@ -87,13 +103,15 @@ class Marks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._marks.release()
+        for view in (self._hashes, self._codes):
+            view.release()
         self._map.close()
 
     def code(self, offset: int, occurrence: bytes, run: int) -> int:
         """Of the run that stands there; 0: no ack speaks of it."""
-        known = self._marks[offset - self._start]
-        return known & _BITS if known and known & _HASH == run_hash(occurrence, run) else 0
+        at = offset - self._start
+        code = self._codes[at]
+        return code if code and self._hashes[at] == run_hash(occurrence, run) else 0
 
     def learn(self, records: Sequence[Record], since: int) -> None:
         """Take in what these records of the acks topic say; starts before the offset `since` are of no concern.
@@ -108,23 +126,22 @@ class Marks:
                 continue
             code, offset = self._peek(value)
             if code:
-                self._set(code, offset, hash(key[2 : key.rfind(b"/")]) & _HASH)
+                self._set(code, offset, hash(key[2 : key.rfind(b"/")]))
             elif (word := read_ack(key, value)) is not None:
                 self._set(*word)
 
     def _set(self, code: int, offset: int, mark: int) -> None:
         at = offset - self._start
-        if 0 <= at < self._count:
-            if code > _LAST_OPEN:
-                self._marks[at] = mark | code
-                return
-            known = self._marks[at]
-            if known & _BITS <= _LAST_OPEN or known & _HASH != mark:
-                self._marks[at] = mark | code
+        if 0 <= at < self._count and (
+            code > _LAST_OPEN or self._codes[at] <= _LAST_OPEN or self._hashes[at] != mark
+        ):
+            self._codes[at], self._hashes[at] = code, mark
 
     def _peek(self, value: bytes) -> tuple[int, int]:
         """Code and work offset of an ack as our workers write it; (0, 0): it is to be read in full."""
         try:
+            if not value.startswith(_FRAME):
+                return 0, 0
             at = 12 + value[10]  # behind two ids of one length
             for opening, length, meaning in self._openings:
                 if value.startswith(opening, at):
@@ -133,7 +150,7 @@ class Marks:
             else:
                 return self._peek_fields(value, at)
             low, middle = value[at + 6], value[at + 7]
-            if value[at + 5] > 127 or value[at + 4] < 128 or low & 1:
+            if low & 1 or not _is_instant(value, at):
                 return 0, 0
             if low < 128:
                 return code, low >> 1
@@ -146,7 +163,7 @@ class Marks:
     def _peek_fields(self, value: bytes, begin: int) -> tuple[int, int]:
         """The same for one of a kind that was not met yet."""
         at = begin
-        if not value.startswith(_FRAME) or value[11 + (value[10] >> 1)] != value[10]:
+        if not _has_like_ids(value):
             return 0, 0
         if value[at] > 127 or value[at + 1] > 127 or value[at + 10] > 127 or value[at + 9] < 128:
             return 0, 0  # a run or an attempt over 63, or a token that is not nine bytes long
@@ -155,7 +172,7 @@ class Marks:
         at += 1 + (value[at] >> 1)
         end = at + 1 + (value[at] >> 1)
         code = _STATES.get(value[at + 1 : end], 0)
-        if not code or value[end + 5] > 127 or value[end + 4] < 128:
+        if not code or not _is_instant(value, end):
             return 0, 0
         if len(self._openings) < _OPENINGS:
             self._openings.append((value[begin:end], end - begin, code))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from itertools import groupby
-from operator import itemgetter
+from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.core.errors import Undecodable
@@ -43,7 +42,7 @@ class Finding(NamedTuple):
 
 
 class Fact:
-    """What a row behind its occurrence begins with; they sort in this order."""
+    """What a row behind its occurrence begins with."""
 
     FIRED = 0
     """(occurrence, FIRED, LogAppendTime of the tombstone, `<queue>/<partition>`)"""
@@ -55,6 +54,10 @@ class Fact:
     """(occurrence, LETTER, LogAppendTime of a dead letter)"""
 
 
+_USUAL = (Fact.FIRED, Fact.ACK, Fact.RUN)
+"""In the order in which they are read."""
+
+
 class Judged(NamedTuple):
     """What was looked at."""
 
@@ -62,19 +65,42 @@ class Judged(NamedTuple):
     runs: int
 
 
-def judge(rows: Iterable[Row], window: Window) -> Iterator[tuple[Judged, list[Finding]]]:
-    """For each occurrence among the rows what was looked at of it, and what is wrong."""
-    ordered = sorted(rows, key=itemgetter(0, 1))  # stable: acks stay in the order of the log
-    for occurrence, own in groupby(ordered, itemgetter(0)):
-        facts: tuple[list[Row], list[Row], list[Row], list[Row]] = [], [], [], []
-        for row in own:
-            facts[row[1]].append(row)
-        yield _judged(occurrence.decode("utf-8", "replace"), *facts, window)
+def judge(rows: Iterable[Row], window: Window) -> tuple[Judged, list[Finding]]:
+    """What was looked at among these rows, which hold all there is of their occurrences, and what is wrong with it."""
+    facts: dict[bytes, list[Row]] = {}
+    for row in rows:
+        known = facts.get(row[0])
+        if known is None:
+            facts[row[0]] = [row]
+        else:
+            known.append(row)
+    occurrences = runs = 0
+    found: list[Finding] = []
+    for occurrence, own in facts.items():
+        if _is_fine(own, window):
+            judged = Judged(1, 1)
+        else:
+            judged, findings = _judged(occurrence.decode("utf-8", "replace"), own, window)
+            found += findings
+        occurrences, runs = occurrences + judged.occurrences, runs + judged.runs
+    return Judged(occurrences, runs), found
 
 
-def _judged(
-    id_: str, fired: list[Row], runs: list[Row], acks: list[Row], letters: list[Row], window: Window
-) -> tuple[Judged, list[Finding]]:
+def _is_fine(own: list[Row], window: Window) -> bool:
+    """Whether it is what nearly all are: an occurrence of the window with one run, one ack, and one word that it
+    fired."""
+    if len(own) != len(_USUAL) or tuple(row[1] for row in own) != _USUAL:
+        return False
+    _, ack, (_, _, run, at, due_at, _, state, _, _) = own
+    ended = state != State.UNACKED and run == ack[2] == _run_in(ack[3])
+    return bool(ended and run == 1 and window.from_ms <= due_at < window.to_ms and at >= due_at)
+
+
+def _judged(id_: str, own: list[Row], window: Window) -> tuple[Judged, list[Finding]]:
+    facts: tuple[list[Row], list[Row], list[Row], list[Row]] = [], [], [], []
+    for row in own:
+        facts[row[1]].append(row)
+    fired, runs, acks, letters = facts
     firsts = [run for run in runs if run[2] == 1]
     if firsts and not any(run[4] in window for run in firsts):
         return Judged(0, 0), []
@@ -123,6 +149,7 @@ def _place(run: Row) -> str:
     return f"{run[7]}/{run[8]}"
 
 
+@lru_cache(maxsize=1024)
 def _run_in(token: int) -> int:
     """0: it is no token."""
     try:

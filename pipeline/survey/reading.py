@@ -20,7 +20,7 @@ from pipeline.core import offset_metadata
 from pipeline.core.errors import StopPartition, Undecodable
 from pipeline.core.job import Run
 from pipeline.core.offset_metadata import OffsetMetadata
-from pipeline.lane import NOBODY
+from pipeline.past import NOBODY
 from pipeline.ports import Record, Span
 from pipeline.survey.ground import Ground, Part
 from pipeline.survey.heads import plain_run, read_run

@@ -7,7 +7,7 @@ order is that of `reading`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline import codec
@@ -21,7 +21,7 @@ from pipeline.survey.promises import Fact, Finding, Kind, judge
 from pipeline.survey.reading import SLACK_MS, acks_of, parts, read_progress, rows_of
 from pipeline.survey.spill import Row, Spill
 from pipeline.survey.window import Filter, Window
-from pipeline.view import END, WORK, header, headers_of
+from pipeline.view import END, WORK, headers_of
 from pipeline.view import OCCURRENCE as OF
 from pipeline.view import RUN as WHICH
 
@@ -52,11 +52,11 @@ def verify_promises(ground: Ground, window: Window) -> Verdict:
         for rows in _facts(ground, window):
             spill.add(rows)
         for group in spill.groups():
-            for judged, findings in judge(group, window):
-                verdict.occurrences += judged.occurrences
-                verdict.runs += judged.runs
-                for finding in findings:
-                    verdict.add(finding)
+            judged, findings = judge(group, window)
+            verdict.occurrences += judged.occurrences
+            verdict.runs += judged.runs
+            for finding in findings:
+                verdict.add(finding)
     return verdict
 
 
@@ -86,7 +86,7 @@ def _fired(ground: Ground, home: int, window: Window) -> Iterator[list[Row]]:
         for record in batch:
             key, value = record.key() or b"", record.value()
             if (key[:2] in ANONYMOUS and value is None) or key[:2] == KEYED:
-                occurrence, place = _said_to_have_fired(key, value, headers_of(record))
+                occurrence, place = _said_to_have_fired(key, value, dict(headers_of(record)))
                 if occurrence and place:
                     rows.append(
                         (occurrence, Fact.FIRED, record.timestamp()[1], place.decode("utf-8", "replace"))
@@ -95,17 +95,17 @@ def _fired(ground: Ground, home: int, window: Window) -> Iterator[list[Row]]:
 
 
 def _said_to_have_fired(
-    key: bytes, value: bytes | None, headers: list[tuple[str, bytes | None]]
+    key: bytes, value: bytes | None, headers: Mapping[str, bytes | None]
 ) -> tuple[bytes, bytes]:
     """The occurrence of which this record tells that run 1 was emitted, and where to; empty: it tells nothing of it.
     A tombstone says so, and of a keyed job the state that follows the firing."""
-    if header(headers, WHICH) != b"1" or (value is None and header(headers, END) != b"fired"):
+    if headers.get(WHICH) != b"1" or (value is None and headers.get(END) != b"fired"):
         return b"", b""
-    place = header(headers, WORK)
+    place = headers.get(WORK) or b""
     if key[:2] in ANONYMOUS:
         return key[2:], place
     if value is None:
-        return header(headers, OF), place
+        return headers.get(OF) or b"", place
     try:
         state = codec.KEY_STATE.decode(value)
         return f"{keyed_id(key[2:].decode())}.{state.incarnation}".encode(), place

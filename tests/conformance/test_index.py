@@ -11,6 +11,8 @@ from pipeline.adapters import rocks_index
 from pipeline.adapters.memory_index import MEMORY_MS, MemoryIndex
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.core.errors import Refused
+from pipeline.core.ids import anonymous_id
+from pipeline.core.keys import job_key
 from pipeline.ports import Action, Delta, Entry, Index, Position
 
 POSITION = Position("cluster", "topic", "layout", 7, 1, 1_700_000_000_000)
@@ -120,6 +122,12 @@ def test_an_entry_after_the_last_one_of_a_limited_scan_is_kept(index: Index) -> 
     assert [e.record_key for e in index.due(0, 100, 10)] == [b"j/b"]
 
 
+def test_a_scan_from_earlier_on_sees_what_one_from_later_on_went_past(index: Index) -> None:
+    put(index, entry("k/a", 1), entry("k/b", 5))
+    remove(index, *index.due(0, 9, 9, since=5))
+    assert [e.record_key for e in index.due(0, 9, 9, since=0)] == [b"k/a"]
+
+
 def test_replacing_moves_the_entry_in_time(index: Index) -> None:
     put(index, entry("a/x", 10))
     put(index, entry("a/x", 50, value=b"new", offset=9))
@@ -176,6 +184,14 @@ def test_pages_cover_every_entry_once(index: Index, vanish: bool) -> None:
         if vanish:
             remove(index, page[-1])  # the cursor of the next page is gone by then
     assert seen == [b"j/%d" % n for n in range(10)]
+
+
+def test_a_page_may_begin_behind_all_jobs(index: Index) -> None:
+    says_itself = Entry(job_key(anonymous_id(30, 7)), 30, 0, Action.FIRE, b"v", "q/0")
+    rest = [entry("s/a", 10), entry("s/b", 5), entry("x/j", 20)]
+    put(index, says_itself, entry("j/odd", 40), *rest)
+    assert index.entries(0, b"s/", 10) == rest
+    assert index.entries(0, b"s/a", 1) == [rest[1]]
 
 
 def test_facts(index: Index) -> None:

@@ -70,7 +70,7 @@ def test_a_state_directory_that_is_gone_costs_a_rebuild_and_nothing_else(scene: 
 # -- a log that was cut --------------------------------------------------------------------------------------
 
 
-LATER_MS = 15_000
+LATER_MS = 25_000
 """Until the jobs come due: a stop and a start of a broker, and what is looked at between."""
 
 

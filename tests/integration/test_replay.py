@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -86,10 +87,13 @@ class Outage:
         """Later runs by occurrence."""
         return Counter(run.occurrence_id for run, _ in self.shop.work() if run.run > 1)
 
-    def kill_after(self, process: subprocess.Popen[str], runs: int) -> None:
+    def end_after(
+        self, process: subprocess.Popen[str], runs: int, by: signal.Signals = signal.SIGKILL
+    ) -> str:
+        """Send the process a signal once so many were run again; what it said."""
         self._eventually(lambda: self.again().total() >= runs or process.poll() is not None, timeout=30)
-        process.kill()
-        process.communicate()
+        process.send_signal(by)
+        return process.communicate()[1]
 
     def check(self) -> None:
         """Each that failed has one run more, of this replay alone, and each effect was made once."""
@@ -105,21 +109,22 @@ def outage(shop: Fleet, eventually: Eventually) -> Outage:
     return Outage(shop, eventually)
 
 
-def test_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(outage: Outage) -> None:
+def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(outage: Outage) -> None:
     counted = outage.answer("replay", *outage.window, "--dry-run", "--rate", "200")
     assert (counted["matched"], counted["outcomes"]) == (FAILED, {"dead": FAILED, "succeeded": JOBS - FAILED})
-    process = outage.ask(*outage.window, "--rate", "150", "--yes")
-    points = sorted(random.Random(7).sample(range(1, FAILED - 100), 3))
-    outage.kill_after(process, points[0])
+    process = outage.ask(*outage.window, "--rate", "60", "--yes")
+    points = sorted(random.Random(7).sample(range(1, FAILED // 2), 3))
+    outage.end_after(process, points[0])
     (listed,) = [outage.answer("replay_list", "list")]
     assert listed["state"] in ("running", "interrupted")
-    outage.kill_after(outage.ask("resume", listed["id"], "--force"), points[1])
+    outage.end_after(outage.ask("resume", listed["id"], "--force"), points[1])
     outage.dispatcher.kill()
     outage.dispatcher.wait()
     process = outage.ask("resume", listed["id"], "--force")
     outage.shop.dispatcher()
-    outage.kill_after(process, points[2])
-    done = outage.answer("replay", "resume", listed["id"], "--force")
+    said = outage.end_after(process, max(points[2], points[1] + 1), signal.SIGTERM)
+    assert f"dueline replay resume {listed['id']}" in said
+    done = outage.answer("replay", "resume", listed["id"], "--rate", "1000")
     assert (done["state"], done["id"]) == ("finished", listed["id"])
     outage.check()
     shown = outage.answer("replay_show", "show", listed["id"])

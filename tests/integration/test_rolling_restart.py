@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nemesis.stage import Actor, Stage, stage, until
 
-JOBS, APART_MS = 3_000, 5
+JOBS, APART_MS = 5_000, 5
 WORST_MS = 2_000
 SPARE = 500
 """Jobs that must come due after the last restart, else it was not under load to its end."""

@@ -288,13 +288,13 @@ class Play:
 
 def left_in(worker: Worker, hands: Hands) -> dict[str, object]:
     """What a worker still keeps though it has nothing to do."""
-    leases, liveness = worker._leases, worker._leases._liveness
+    leases = worker._leases
     kept: dict[str, object] = {
         "airborne": worker._airborne,
-        "letters": worker._intake._letters, "cleared": worker._cleared, "dropped": worker._dropped,
+        "letters": worker._intake._letters, "cleared": worker._starts.cleared, "dropped": worker._dropped,
         "load": +worker._quotas._load, "-load": -worker._quotas._load, "ledger": len(worker._ledger),
         "sending": leases._outbox._sending, "parted": leases._outbox._parted, "restarts": leases._restarts,
-        "silence": liveness._silence, "left": liveness._left, "calls": not hands.idle,
+        "calls": not hands.idle,
     }  # fmt: skip
     for number, lane in worker._lanes.items():
         kept |= {

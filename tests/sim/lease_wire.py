@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 from sim.lease_watch import ACKS
+from sim.world import Killed
 
 from pipeline.adapters.memory import MemoryAppender, MemoryGroupLog, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster, MemoryRecord
@@ -89,34 +91,62 @@ class LateAppender(MemoryAppender):
 
 
 class Later:
-    """An ack transaction made aside: at some time while its process goes on, or once that waits for it. Implements
-    `ports.Pending`; the latest of a process is made by `advance` too, as its thread goes on when the loop does not."""
+    """An ack transaction made aside, a stage at a time: its process goes on between two of them, or waits for its end.
+    Implements `ports.Pending`. It has a thread of its own, but only ever one thread runs: it goes on where `pause`
+    was called, and whoever lets it waits until it comes there again."""
 
     def __init__(self, random: Callable[[], Random], call: Callable[[], None]) -> None:
         self._random, self._call = random, call
-        self._made = False
-        self._raised: Exception | None = None
+        self._thread = threading.Thread(target=self._make, daemon=True)
+        self._go, self._halt = threading.Semaphore(0), threading.Semaphore(0)
+        self._over = self._killed = False
+        self._raised: BaseException | None = None
 
     def _make(self) -> None:
-        self._made = True
         try:
             self._call()
-        except Exception as error:  # noqa: BLE001 - told by `result`
+        except BaseException as error:  # noqa: BLE001 - told by `result`
             self._raised = error
+        self._over = True
+        self._halt.release()
+
+    def pause(self) -> None:
+        """Called at each stage, by whoever is there."""
+        if threading.current_thread() is self._thread:
+            self._halt.release()
+            self._go.acquire()
+            if self._killed:
+                raise Killed
+
+    def _go_on(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
+        self._halt.acquire()
+        if isinstance(self._raised, Killed) and not self._killed:
+            raise self._raised
 
     def advance(self) -> None:
-        if not self._made and self._random().random() < 0.5:
-            self._make()
+        """Its thread goes on when the loop of its process does not."""
+        if not self._over and self._random().random() < 0.9:
+            self._go_on()
 
     def done(self) -> bool:
         self.advance()
-        return self._made
+        return self._over
 
     def result(self) -> None:
-        if not self._made:
-            self._make()
+        while not self._over:
+            self._go_on()
         if self._raised is not None:
             raise self._raised
+
+    def kill(self) -> None:
+        """Its process is gone: what it has begun stays as it is."""
+        self._killed = True
+        while self._thread.ident is not None and not self._over:
+            self._go_on()
 
 
 class LeaseReader(MemoryReader):

@@ -270,6 +270,8 @@ class LeaseWorld:
         """kill -9: nothing is said, nothing closed; its handlers go with it."""
         process.killed = True
         process.live = None
+        if process.acking is not None:
+            process.acking.kill()
         if self.slots[process.slot] is process:
             self.slots[process.slot] = None
         self._forget(process)
@@ -285,7 +287,11 @@ class LeaseWorld:
         self.watch.group_lost()
 
     def hook(self, stage: str, id_: str) -> None:
-        """Called inside commits and before every append: where a kill or a freeze hurts most."""
+        """Called inside commits and before every append: where a kill or a freeze hurts most, and where a commit made
+        aside lets its process go on."""
+        for process in self.up:
+            if process.id == id_ and process.acking is not None:
+                process.acking.pause()
         if self.kill_at == (stage, id_):
             self.kill_at = None
             raise Killed

@@ -70,7 +70,7 @@ def test_what_was_started_and_not_acked_runs_again_with_a_larger_token(shop: Sho
     shop.logs["dead"].close()
     lose_group(shop)
     heir = shop.worker("b")
-    heir._era = 2  # `dueline era bump`
+    heir._starts._era = 2  # `dueline era bump`
     wait_out(shop, heir)
     tokens = [ack.token for ack in shop.started() if ack.occurrence_id == open_run.occurrence_id]
     assert len(tokens) == 2

@@ -18,6 +18,7 @@ from pipeline.core.topics import WORK_RETENTION_MS
 from pipeline.emission import Emission
 from pipeline.portion import REPLAY_HEADER, RUNS_LIMIT, Portion, at_most
 from pipeline.ports import Action
+from tests.unit import test_recurring as recurring
 from tests.unit.owner import LAYOUT, NAMES, NOW, Owner, run_of
 from tests.unit.test_commands import create, done, fired, retry
 
@@ -73,7 +74,7 @@ def counts(answer: Event) -> dict[str, int]:
 # -- what becomes of an occurrence ----------------------------------------------------------------------------
 
 
-def test_each_gets_one_further_run_under_its_own_idempotency_key(owner: Owner) -> None:
+def test_h29_each_gets_one_further_run_under_its_own_idempotency_key(owner: Owner) -> None:
     runs = seen(count=3, idempotency_key="once", headers={"trace": "t"}, labels={"a": "b"})
     answer, again = replayed(owner, runs)
     assert (answer.outcome, counts(answer)) == ("replayed", {"replayed": 3})
@@ -250,6 +251,22 @@ def test_an_occurrence_of_a_schedule_keeps_what_its_schedule_made_it(owner: Owne
     answer, (again,) = replayed(owner, [run])
     assert counts(answer) == {"replayed": 1}
     assert (again.schedule_id, again.nominal_at, again.last_success_at) == (run.schedule_id, NOW - 60_000, 5)
+
+
+def test_a_schedule_hears_how_it_ended_and_is_not_held_up_by_it() -> None:
+    owner = Owner(LAYOUT.home_of_name(recurring.ID))
+    recurring.make(owner, overlap="skip")
+    first = recurring.FIRST
+    (run,) = recurring.runs(owner.commit(first))
+    recurring.done(owner, run.occurrence_id, outcome="dead", at=first + 1)
+    ask(owner, [run], dead=True, at=first + 2)
+    assert [again.run for again in recurring.runs(owner.commit(first + 2))] == [2]
+    assert recurring.state(owner).open == ()
+    assert recurring.nominals(owner.commit(first + recurring.MINUTE)) == [1], "though the replayed one runs"
+    recurring.done(owner, run.occurrence_id, run=1, outcome="dead", at=first + recurring.MINUTE)
+    recurring.done(owner, run.occurrence_id, run=2, at=first + recurring.MINUTE)
+    counts = recurring.state(owner).counts
+    assert (counts["fired"], counts["dead"], counts["succeeded"]) == (2, 1, 1)
 
 
 # -- what is refused ------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from pipeline.core.names import Names
 from pipeline.core.offset_metadata import Start
 from pipeline.core.states import PartitionState
 from pipeline.desk import Desk
-from pipeline.lane import LEARNT_LIMIT, NOBODY, Delivery, Flight, Lane
+from pipeline.lane import Delivery, Flight, Lane
+from pipeline.past import LEARNT_LIMIT, NOBODY
 from pipeline.ports import CommittedOffset, Put
 from pipeline.takeover import LaneTakeover
 

@@ -13,6 +13,7 @@ from pipeline import codec
 from pipeline.adapters.memory import CommitFault
 from pipeline.core import keys
 from pipeline.core.acks import AckTracker
+from pipeline.core.errors import RebuildClients
 from pipeline.core.handler import Dead
 from pipeline.lane import Lane
 from pipeline.ports import Put
@@ -173,6 +174,27 @@ def test_the_owner_after_one_that_died_over_a_restart_still_finds_the_offer_befo
     wait_out(shop, shop.worker("c"), 8_000)
     assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]
     assert len(shop.started()) == 2
+
+
+def test_a_restart_of_which_nobody_knows_where_it_stands_does_not_begin(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told as a duplicate. An offer of the attempt that it replaces may stand before it or behind."""
+    shop.fire()
+    old = holding(shop)
+    heir = moved(shop, old)
+    append = heir._appender.append
+
+    def duplicated(put: Put, done: Any = None) -> None:
+        if put.key.startswith(b"s/"):
+            append(put, lambda error, offset, at: done(error, -1, at))
+        else:
+            append(put, done)
+
+    monkeypatch.setattr(heir._appender, "append", duplicated)
+    with pytest.raises(RebuildClients, match="not known"):
+        wait_out(shop, heir)
+    assert shop.seen == []
 
 
 def test_until_a_restart_is_read_back_the_metadata_names_the_attempt_that_it_replaces(

@@ -296,7 +296,7 @@ def test_an_offer_made_while_nobody_owned_the_partition_is_found_by_its_next_own
     old._log.close()  # type: ignore[attr-defined]
     old._part()
     shop.executors["a"].hold_begun = False
-    old._collect()
+    old._calls.collect(old._settle)
     heir = shop.worker("b")
     together(shop, heir, ms=1_000)
     assert [(ack.worker, ack.attempt) for ack in shop.terminal()] == [("a", 1)]

@@ -8,7 +8,7 @@ from pipeline.adapters.memory import MemoryAppender, MemoryClock
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_feed import MemoryFeed
 from pipeline.core.hashing import text_hash
-from pipeline.liveness import Liveness
+from pipeline.liveness import CROWD, REMEMBERED, Liveness
 from pipeline.ports import Put
 
 FLEET = "t.fleet"
@@ -121,12 +121,38 @@ def test_somebody_elses_probe_is_no_heartbeat_and_no_leave(hall: Hall) -> None:
     assert hall.liveness.stale("p")
 
 
-def test_nothing_is_read_while_nobody_is_watched(hall: Hall) -> None:
-    hall.watch(ms=1_000)
-    assert hall.opened == 0
-    hall.watch("p", ms=3_750)
-    assert hall.liveness.stale("p")
+def test_it_listens_before_it_is_asked(hall: Hall) -> None:
+    """A holder that died is silent for long when its partition comes here."""
+    hall.watch(ms=2_000, beating=("dead", "alive"))
+    hall.watch(ms=3_250, beating=("alive",))
+    hall.watch("dead", "alive", ms=250, beating=("alive",))
+    assert hall.liveness.stale("dead")
+    assert not hall.liveness.stale("alive")
+
+
+def test_a_leave_is_heard_before_it_is_asked_about(hall: Hall) -> None:
+    hall.watch(ms=1_000, beating=("p",))
+    hall.beat("p", None)
     hall.watch(ms=250)
-    hall.watch("p", ms=1_000)
+    hall.watch("p", ms=500)
+    assert hall.liveness.stale("p")
+
+
+def test_who_is_not_asked_about_is_forgotten_in_the_end(hall: Hall) -> None:
+    hall.watch(ms=1_000, beating=("gone", "kept"))
+    hall.watch("kept", ms=(REMEMBERED + 1) * 3_000)
+    assert hall.liveness.stale("kept")
+    hall.watch("kept", "gone", ms=250)
+    assert not hall.liveness.stale("gone")
+
+
+def test_in_a_crowd_it_listens_only_when_it_is_asked(hall: Hall) -> None:
+    crowd = tuple(f"p{n}" for n in range(CROWD + 1))
+    hall.watch(ms=1_000, beating=crowd)
+    assert hall.opened == 1
+    hall.watch("p0", ms=250)
     assert hall.opened == 2
-    assert not hall.liveness.stale("p")
+    hall.watch("p0", ms=2_000)
+    assert not hall.liveness.stale("p0")
+    hall.watch("p0", ms=2_000)
+    assert hall.liveness.stale("p0")

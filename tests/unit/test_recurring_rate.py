@@ -18,16 +18,15 @@ from pipeline.core.states import PartitionState
 from tests.unit.owner import LAYOUT, NAMES, NOW, SITE, Owner
 
 ID, MINUTE, A_SECOND = "poll", 60_000, 10
-RATES = Rates(queues={"default": A_SECOND})
 
 
 class Paced(Owner):
     """An owner whose queue has a rate, and what it emits by the time at which it does."""
 
-    def __init__(self) -> None:
-        super().__init__(LAYOUT.home_of_name(ID), replace(SITE, paced=RATES.queues.keys()))
+    def __init__(self, rates: Rates) -> None:
+        super().__init__(LAYOUT.home_of_name(ID), replace(SITE, rates=rates))
         self.partition.state = PartitionState.RUNNING
-        self.choice = Choice(RATES)
+        self.choice = Choice(rates)
         self.runs: list[tuple[int, Run]] = []
 
     def make(self, **changes: Any) -> None:
@@ -55,7 +54,7 @@ class Paced(Owner):
 
 @pytest.fixture
 def owner() -> Paced:
-    return Paced()
+    return Paced(Rates(queues={"default": A_SECOND}))
 
 
 def test_what_is_caught_up_takes_a_place_for_each_occurrence(owner: Paced) -> None:
@@ -92,3 +91,14 @@ def test_what_waited_for_the_end_of_another_waits_for_its_place(owner: Paced) ->
         assert now < NOW + 61 * MINUTE
     owner.check_rate()
     assert len(owner.runs) == 20
+
+
+def test_what_is_caught_up_takes_a_place_in_the_rate_of_the_backlog() -> None:
+    """Which begins with those of a second."""
+    owner = Paced(Rates(catchup=A_SECOND))
+    owner.make(misfire="all(30)", overlap="allow")
+    noon = NOW + 1_440 * MINUTE
+    owner.live(noon, 5_000)
+    assert len(owner.runs) == 30
+    for second in range(3):
+        assert sum(at < noon + second * 1_000 for at, _ in owner.runs) <= A_SECOND * (second + 1)

@@ -41,7 +41,8 @@ def play(shop: Shop, blocked: int) -> tuple[int, list[int]]:
     """Ten minutes of five runs a tick, behind some that do not end. (Longest offset metadata, bytes of memory after
     one minute and at the end)."""
     worker = shop.worker(concurrency=8)
-    shop.executors["w"] = worker._executor = worker._hooks._executor = Blocked(blocked)
+    shop.executors["w"] = hands = Blocked(blocked)
+    worker._executor = worker._calls._executor = worker._hooks._executor = hands
     for _ in range(blocked):
         shop.fire()
     steps(worker)
@@ -68,7 +69,7 @@ def play(shop: Shop, blocked: int) -> tuple[int, list[int]]:
 def _of_the_worker() -> list[tracemalloc.Statistic]:
     wanted = [
         tracemalloc.Filter(True, f"*/pipeline/{name}.py")
-        for name in ("lane", "ledger", "core/acks", "worker")
+        for name in ("lane", "ledger", "core/acks", "worker", "starts", "calls")
     ]
     gc.collect()  # what nobody holds is not kept, whenever the collector would have come by
     return tracemalloc.take_snapshot().filter_traces(wanted).statistics("filename")

@@ -185,6 +185,8 @@ def _bare_scan(here: Site) -> float:
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
+        "fetch.wait.max.ms": 20,
+        "fetch.queue.backoff.ms": 20,
     }
     names, queue = here.settings.names, here.settings.queue
     consumer = Consumer(client_settings(here.settings.require_bootstrap(), here.settings.kafka, own))

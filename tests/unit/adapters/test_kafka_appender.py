@@ -156,7 +156,9 @@ def test_an_error_nobody_asked_for_is_raised_by_flush(appender: KafkaAppender, p
     appender.flush(0)
 
 
-def test_of_many_records_is_told_once_when_all_are_stored(appender: KafkaAppender, producer: Producer) -> None:
+def test_of_many_records_is_told_once_when_all_are_stored(
+    appender: KafkaAppender, producer: Producer
+) -> None:
     told: list[Exception | None] = []
     appender.append_all([put(), put(), put()], told.append)
     for n in (1, 0):

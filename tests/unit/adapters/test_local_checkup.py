@@ -9,7 +9,7 @@ import pytest
 from pipeline.adapters.local_checkup import local_state
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.core.errors import Refused
-from pipeline.partition import ZONE_DATA
+from pipeline.partition import SEEN
 from pipeline.ports import Delta, Position
 
 POSITION = Position("cluster", "topic", "layout", 17, 1, 1_800_000_000_000)
@@ -25,7 +25,7 @@ def state(tmp_path: Path) -> Path:
 def test_an_index_is_read_beside_its_owner(state: Path) -> None:
     index = RocksIndex(state / "dispatcher" / "10" / "index")
     delta = Delta()
-    delta.position, delta.facts[ZONE_DATA] = POSITION, b"2026c"
+    delta.position, delta.facts[SEEN] = POSITION, b"2026c"
     index.apply(3, delta)
     (state / "dispatcher" / "2").mkdir()
     found = local_state(state, 5)

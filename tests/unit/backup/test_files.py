@@ -199,4 +199,4 @@ def test_the_manifest_says_where_it_was_cut(saved: Path) -> None:
     manifest: Manifest = files.check(saved)
     assert len(manifest.cut["jobs"]) == LAYOUT.partitions
     assert all(settled == end for settled, end in manifest.cut["jobs"])
-    assert [len(place) for place in manifest.cut["work"]["default"]] == [3, 3]
+    assert [len(place) for place in manifest.cut["work"]["default"]] == [4, 4]

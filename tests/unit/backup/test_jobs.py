@@ -173,8 +173,9 @@ def test_a_command_whose_effect_is_kept_is_left_out(town: Town) -> None:
     assert list(state.live(0)) == []
 
 
-def test_more_than_fits_one_batch(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.backup.jobs.BATCH", 2)
+@pytest.mark.parametrize(("name", "limit"), [("BATCH", 2), ("BATCH_BYTES", 10)])
+def test_more_than_fits_one_batch(town: Town, monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
+    monkeypatch.setattr(f"pipeline.backup.jobs.{name}", limit)
     for number in range(5):
         town.put(0, b"k/%d" % number, b"x")
     town.put(0, b"k/0", None)

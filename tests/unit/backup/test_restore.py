@@ -292,3 +292,7 @@ def test_memory_is_bounded_by_what_is_on_its_way(
     monkeypatch.setattr(restoring, "AT_ONCE", 5)
     done = restored(saved, target)
     assert target.done.count("flush") == done.records // 5 + 1
+    monkeypatch.setattr(restoring, "BYTES_AT_ONCE", 1)
+    other = Target()
+    restored(saved, other)
+    assert other.done.count("flush") == done.records + 1

@@ -12,7 +12,7 @@ from unit.backup.town import LAYOUT, NAMES, T0, Town, fold, reader, run_of
 from pipeline import codec
 from pipeline.backup.cut import Reach, Span
 from pipeline.backup.jobs import JobsState
-from pipeline.backup.runs import Finished, OpenRuns, learn_acks, still_open
+from pipeline.backup.runs import Finished, OpenRuns, still_open
 from pipeline.core import ids, keys
 from pipeline.core.errors import StopPartition, Undecodable
 from pipeline.core.job import Ack, AckState, Command, Event, Highest, KeyState, Run
@@ -35,7 +35,7 @@ def state_of(town: Town) -> JobsState:
 
 
 def is_open(town: Town, run: Run, *, sure: bool = False) -> bool:
-    return still_open(run, state_of(town), LAYOUT, sure)
+    return still_open(run, state_of(town), LAYOUT, sure=sure)
 
 
 # -- anonymous jobs -----------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def test_a_backfill_that_is_over_has_come_to_all(town: Town) -> None:
 
 def test_the_group_says_what_is_finished_and_what_was_started(town: Town) -> None:
     token = (3 << 55) + (1 << 39) + (1 << 8) + 1
-    reach = Reach(CommittedOffset(2, f"1;0;1+2;{token}@w1;0.0.3"), 9, 9)
-    finished = Finished(reach, learn_acks([]))
+    reach = Reach(CommittedOffset(2, f"1;0;1+2;{token}@w1;0.0.3"), 0, 9, 9)
+    finished = Finished(reach, ())
     run = run_of(JOB)
     assert [offset for offset in range(2, 7) if finished.has(offset, run)] == [3, 4]
     assert finished.mark == 2
@@ -215,7 +215,7 @@ def read(town: Town) -> Any:
 
 def test_metadata_of_another_version_stops_it() -> None:
     with pytest.raises(StopPartition):
-        Finished(Reach(CommittedOffset(2, "2;"), 9, 9), learn_acks([]))
+        Finished(Reach(CommittedOffset(2, "2;"), 0, 9, 9), ())
 
 
 def test_where_the_group_has_forgotten_the_acks_say_it(town: Town) -> None:
@@ -234,8 +234,8 @@ def test_where_the_group_has_forgotten_the_acks_say_it(town: Town) -> None:
         (b"t/x/1/2", None),
     ):
         town.cluster.append(Put(acks, 0, key, value))
-    reach = Reach(None, 3, 3)
-    finished = Finished(reach, learn_acks(reader(town).read(acks, 0)))
+    reach = Reach(None, 3, 3, 3)
+    finished = Finished(reach, reader(town).read(acks, 0))
     runs = OpenRuns("default", finished, reach, state_of(town), LAYOUT)
     assert [record["key"].decode() for record in runs.of(read(town))] == [others[0], others[2]]
 
@@ -243,7 +243,7 @@ def test_where_the_group_has_forgotten_the_acks_say_it(town: Town) -> None:
 def test_what_is_no_run_is_counted_and_left_out(town: Town) -> None:
     for value in (b"nonsense", codec.RUN.encode(run_of("nonsense")), None):
         town.cluster.append(Put(NAMES.work("default"), 0, b"x", value))
-    reach = Reach(CommittedOffset(0), 3, 3)
-    runs = OpenRuns("default", Finished(reach, learn_acks([])), reach, state_of(town), LAYOUT)
+    reach = Reach(CommittedOffset(0), 0, 3, 3)
+    runs = OpenRuns("default", Finished(reach, ()), reach, state_of(town), LAYOUT)
     assert list(runs.of(read(town))) == []
     assert runs.unreadable == 2

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 from pipeline import codec
-from pipeline.acked import AckedRuns
 from pipeline.adapters.memory import MemoryClock, MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.backup.cut import Reach, Span
@@ -18,9 +17,11 @@ from pipeline.backup.jobs import JobsState
 from pipeline.backup.records import Plain
 from pipeline.backup.runs import Finished, OpenRuns
 from pipeline.core import ids, keys
-from pipeline.core.job import Command, Highest, Run
+from pipeline.core.job import Ack, AckState, Command, Event, Highest, KeyState, Run
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
+from pipeline.core.schedule import Schedule
+from pipeline.core.spec import ScheduleSpec
 from pipeline.fold import CREATE
 from pipeline.ports import CommittedOffset, Put
 
@@ -111,9 +112,10 @@ class Town:
     def go_on(self, times: int) -> None:
         for _ in range(times):
             self.asked += 1
-            self.random.choice(
-                (self.create, self.send, self.execute, self.move, self.fire, self.end, self.end, self.retry)
-            )()
+            self.random.choice(self.steps())()
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        return self.create, self.send, self.execute, self.move, self.fire, self.end, self.end, self.retry
 
     def backlog(self, jobs: int) -> None:
         """So many jobs more and as many commands, of which a third has fired and none has ended."""
@@ -148,8 +150,11 @@ class Town:
         if self.commands:
             key = self.random.choice(list(self.commands))
             at, id_ = self.commands.pop(key)
-            self._wait(at, keys.job_key(id_), run_of(id_))
+            self._make(at, id_)
             self.put(at, key, None)
+
+    def _make(self, at: int, id_: str) -> None:
+        self._wait(at, keys.job_key(id_), run_of(id_))
 
     def move(self) -> None:
         lost = [key for key, (at, run) in self.pending.items() if at != LAYOUT.home(run.job_id)]
@@ -169,20 +174,40 @@ class Town:
             if run.run > 1:
                 highest = codec.HIGHEST.encode(Highest(run=run.run, queue="default", work_partition=place))
                 self.put(at, keys.highest_key(run.occurrence_id), highest)
-            self.put(at, key, None, [("end", b"fired")])
+            self._fired(at, key, run)
+
+    def _fired(self, at: int, key: bytes, run: Run) -> None:
+        self.put(at, key, None, [("end", b"fired")])
 
     def end(self) -> None:
         if self.open:
-            place, offset, run = self.open.pop(self.random.randrange(len(self.open)))
-            self.finished[place].add(offset)
+            run = self._ack(AckState.SUCCEEDED)
             self.fates[run.occurrence_id].ended = self.asked
 
     def retry(self) -> None:
         if self.open:
-            place, offset, run = self.open.pop(self.random.randrange(len(self.open)))
-            self.finished[place].add(offset)
+            run = self._ack(AckState.RETRYING)
             key = keys.retry_key(run.occurrence_id, run.run)
             self._wait(LAYOUT.home(run.job_id), key, replace(run, run=run.run + 1))
+
+    def _ack(self, state: AckState) -> Run:
+        place, offset, run = self.open.pop(self.random.randrange(len(self.open)))
+        self.finished[place].add(offset)
+        ack = Ack(
+            job_id=run.job_id,
+            occurrence_id=run.occurrence_id,
+            run=run.run,
+            attempt=1,
+            token=1,
+            worker="w",
+            handler="h",
+            state=state,
+            at=T0,
+            work_offset=offset,
+        )
+        key = keys.terminal_key(run.occurrence_id, run.run, 1)
+        self.cluster.append(Put(NAMES.acks("default"), place, key, codec.ACK.encode(ack)))
+        return run
 
     def committed(self, place: int) -> CommittedOffset:
         """The mark, and what was finished above it."""
@@ -199,11 +224,111 @@ class Town:
             base, offsets, first = offsets[0] + length, offsets[length:], False
 
 
-class Glances:
-    """`Positions` of a town that goes on between any two looks at it."""
+INCARNATION = 5
+SCHEDULE = Schedule(
+    incarnation=INCARNATION,
+    revision=1,
+    spec=ScheduleSpec(id="ticks", handler="tick", every_ms=1_000, overlap="allow"),
+    created_at=T0,
+    changed_at=T0,
+    last_nominal=T0,
+)
 
-    def __init__(self, town: Town, steps: Callable[[], int]) -> None:
+
+@dataclass(slots=True)
+class City(Town):
+    """A town with keys, whose jobs end by facts that their owner consumes, and a schedule."""
+
+    holders: dict[str, Run] = field(default_factory=dict)
+    """Keys that are held: by job id, the run that holds it."""
+    facts: list[tuple[int, bytes, str]] = field(default_factory=list)
+    last_nominal: int = T0
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        return (
+            *Town.steps(self),
+            self.send_keyed,
+            self.send_keyed,
+            self.consume,
+            self.consume,
+            self.tick,
+            self.tick,
+        )
+
+    def send_keyed(self) -> None:
+        uuid, key = f"00000000-0000-4000-8000-{self.asked:012x}", f"order-{self.asked}"
+        command = Command(command_id=uuid, verb=CREATE, handler="email.send", due_at=T0, key=key)
+        id_ = ids.keyed_id(key)
+        at, record_key = LAYOUT.home(id_), keys.command_key(uuid)
+        offset = self.put(at, record_key, codec.COMMAND.encode(command))
+        occurrence = ids.occurrence_of_keyed(id_, ids.incarnation(3, offset))
+        self.fates[occurrence] = Fate(self.asked)
+        self.commands[record_key] = at, f"{occurrence} {key}"
+
+    def _make(self, at: int, id_: str) -> None:
+        occurrence, _, key = id_.partition(" ")
+        if not key:
+            Town._make(self, at, id_)
+            return
+        job = occurrence.partition(".")[0]
+        run = run_of(job, occurrence_id=occurrence, idempotency_key=occurrence, key=key)
+        self.pending[keys.keyed_key(key)] = at, run
+        self._hold(at, run, run)
+
+    def _hold(self, at: int, holder: Run, waiting: Run | None) -> None:
+        incarnation = int(holder.occurrence_id.partition(".")[2])
+        state = KeyState(
+            incarnation=incarnation,
+            phase="fired" if waiting is None else "pending",
+            highest_run=holder.run,
+            unique="finished",
+            changed_at=T0,
+            run=waiting,
+        )
+        self.put(at, keys.keyed_key(holder.key or ""), codec.KEY_STATE.encode(state))
+        self.holders[holder.job_id] = holder
+
+    def _fired(self, at: int, key: bytes, run: Run) -> None:
+        if run.key is not None:
+            self._hold(at, run, None)
+        if not key.startswith(b"k/"):
+            Town._fired(self, at, key, run)
+
+    def _ack(self, state: AckState) -> Run:
+        run = Town._ack(self, state)
+        if state is AckState.SUCCEEDED and run.key is not None:
+            at, fact = LAYOUT.home(run.job_id), keys.done_key(run.occurrence_id, run.run)
+            self.put(
+                at, fact, codec.EVENT.encode(Event(id=run.job_id, kind="done", at=T0, outcome=str(state)))
+            )
+            self.facts.append((at, fact, run.key))
+        return run
+
+    def consume(self) -> None:
+        if self.facts:
+            at, fact, key = self.facts.pop(0)
+            self.put(at, keys.keyed_key(key), None, [("end", b"done")])
+            self.put(at, fact, None, [("end", b"consumed")])
+
+    def tick(self) -> None:
+        """The schedule comes to its next instant."""
+        self.last_nominal += 1_000
+        id_ = ids.schedule_occurrence("ticks", INCARNATION, "g", "", self.last_nominal)
+        self.fates[id_] = Fate(self.asked)
+        run = run_of(id_, schedule_id="ticks", nominal_at=self.last_nominal)
+        place = LAYOUT.work_partition("default", id_)
+        work = Put(NAMES.work("default"), place, id_.encode(), codec.RUN.encode(run))
+        self.open.append((place, self.cluster.append(work).offset(), run))
+        state = replace(SCHEDULE, last_nominal=self.last_nominal)
+        self.put(LAYOUT.home_of_name("ticks"), keys.schedule_key("ticks"), codec.SCHEDULE.encode(state))
+
+
+class Glances:
+    """`Positions` of a town that goes on between any two looks at it. `forgetful`: its group has no offset."""
+
+    def __init__(self, town: Town, steps: Callable[[], int], *, forgetful: bool = False) -> None:
         self._town = town
+        self._forgetful = forgetful
         self._steps = steps
 
     def _look(self) -> None:
@@ -213,7 +338,7 @@ class Glances:
         found: list[CommittedOffset | None] = []
         for number in range(partitions):
             self._look()
-            found.append(self._town.committed(number))
+            found.append(None if self._forgetful else self._town.committed(number))
         return found
 
     def ends(self, topic: str, partitions: int) -> list[int]:
@@ -241,5 +366,6 @@ def fold(town: Town, spans: Sequence[Span], era: int = 3) -> JobsState:
 
 
 def open_runs(town: Town, partition: int, reach: Reach, jobs: JobsState) -> list[Plain]:
-    runs = OpenRuns("default", Finished(reach, AckedRuns()), reach, jobs, LAYOUT)
+    finished = Finished(reach, reader(town).read(NAMES.acks("default"), partition))
+    runs = OpenRuns("default", finished, reach, jobs, LAYOUT)
     return list(runs.of(reader(town).read(NAMES.work("default"), partition)))

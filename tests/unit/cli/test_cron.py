@@ -10,6 +10,8 @@ import pytest
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.schedule import Recent, Schedule, ScheduleSpec
+from pipeline.core.times import format_instant
+from pipeline.core.timing import TimingSpec, timing_of
 from pipeline.ports import Put
 
 T0 = 1_800_000_000_000
@@ -412,6 +414,22 @@ def test_a_preview_takes_the_policy(dueline: Any, store: Any) -> None:
         "2027-01-01T00:01:30.000Z",
         "2027-01-01T00:03:00.000Z",
     ]
+
+
+def test_a_preview_takes_phase_and_jitter_as_the_schedule_of_that_id_has_them(
+    dueline: Any, store: Any
+) -> None:
+    words = ("@every 90s", "--after", "2027-01-01T00:00:00Z", "--count", "2", "--json")
+    assert preview(dueline, store, *words, "--phase", "10s").json("cron_preview") == [
+        "2027-01-01T00:00:10.000Z",
+        "2027-01-01T00:01:40.000Z",
+    ]
+    spec = TimingSpec(schedule_id="poll", every_ms=90_000, jitter_ms=60_000)
+    first = 1_798_761_690_000
+    due = [timing_of(spec).due_of(nominal) for nominal in (first, first + 90_000)]
+    shown = preview(dueline, store, *words, "--jitter", "1m", "--id", "poll").json("cron_preview")
+    assert shown == [format_instant(at) for at in due]
+    assert shown != [format_instant(first), format_instant(first + 90_000)]
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,8 @@ def test_what_is_shown_is_what_fires_jitter_included():
 
 def test_the_last_year_of_all_ends_it():
     assert preview("* * * * *", after=datetime.max.replace(tzinfo=UTC), count=3) == []
+
+
+def test_a_phase_is_for_intervals():
+    with pytest.raises(InvalidSchedule, match="phase: shifts the grid of an interval"):
+        preview("0 10 * * *", after=datetime(2026, 1, 1, tzinfo=UTC), phase="5m")

@@ -27,6 +27,11 @@ def words(cron=None, tz="Europe/Berlin", **more):
         ("5,35 * * * *", "at 5 and 35 minutes past the hour Berlin"),
         ("0 0 13 * fri", "on the 13th of the month or Fridays at 00:00 Berlin"),
         ("0 0 1,2,L * ?", "on the 1st, 2nd and last day of the month at 00:00 Berlin"),
+        (
+            "0 8 1,2,8-14,20,28-L * *",
+            "on the 1st, 2nd, 8th to 14th, 20th and 28th to 31st of the month at 08:00 Berlin",
+        ),
+        ("0 8 30-1,5 * *", "on the 1st, 5th, 30th and 31st of the month at 08:00 Berlin"),
         ("0 8 LW * *", "on the weekday nearest the last day of the month at 08:00 Berlin"),
         ("0 8 15W 1,6 *", "on the weekday nearest the 15th of the month in January and June at 08:00 Berlin"),
         ("0 8 * * 5#3,L1", "on the last Monday and on the third Friday of the month at 08:00 Berlin"),

@@ -20,6 +20,11 @@ from pipeline.service.person import Spoken, spoken
     [
         ("draining", {"in_flight": 3}, "draining: 3 runs in flight; press Ctrl-C again to leave at once"),
         ("draining", {"in_flight": 1}, "draining: 1 run in flight; press Ctrl-C again to leave at once"),
+        (
+            "handed_over",
+            {"queue": "mail", "partitions": [1]},
+            "another worker goes on with queue mail; what runs here is finished here",
+        ),
         ("drained", {"unfinished": 0, "drain_timeout_ms": 30_000}, "drained: nothing is left running"),
         (
             "drained",
@@ -48,6 +53,14 @@ def test_everything_else_stays_a_line_of_json(capsys: pytest.CaptureFixture[str]
 def test_a_program_gets_nothing_but_json() -> None:
     events = LogEvents("worker")
     assert spoken(events) is events, "stderr is no terminal here"
+
+
+def test_nobody_is_told_where_nothing_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dueline worker 2>&-`."""
+    monkeypatch.setattr(sys, "stderr", None)
+    events = LogEvents("worker")
+    assert spoken(events) is events
+    events.on("started", process="p")
 
 
 STOPPED_TWICE = """

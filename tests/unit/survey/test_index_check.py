@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,11 @@ from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.adapters.memory_scan import MemoryScan
 from pipeline.core import keys
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import LATEST, Command, Run
+from pipeline.core.job import LATEST, Command, ReplayBatch, Run
 from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.emission import Emission
 from pipeline.partition import Partition
+from pipeline.portion import Portion
 from pipeline.ports import Action, Delta, Entry, Put
 from pipeline.survey.index_check import AT_ONCE, Comparison, compare, trusted
 from tests.unit.owner import LAYOUT, NAMES, NOW, SITE, run_of
@@ -202,6 +204,21 @@ def test_a_place_in_a_rate_is_the_indexs_own(desk: Desk) -> None:
     assert desk.compare().differing == 0
     granted = first(desk)
     desk.change((granted, granted._replace(value=b"other")))
+    assert desk.compare().differing == 1
+
+
+def test_how_far_a_replay_is_stands_in_the_index_alone(desk: Desk) -> None:
+    run = desk.jobs(1)[0]
+    batch = codec.REPLAY_BATCH.encode(ReplayBatch(runs=(codec.RUN.encode(run),) * 3, dead=False))
+    command = Command(command_id=str(uuid.uuid4()), verb="replay", payload=batch)
+    desk.put(keys.command_key(command.command_id), codec.COMMAND.encode(command))
+    desk.read()
+    entry = first(desk)
+    assert entry.action == Action.REPLAY
+    begun = Portion.of(entry.detail)._replace(left=1, counts={"replayed": 2})
+    desk.change((entry, entry._replace(detail=begun.detail, fire_at=entry.fire_at + 700)))
+    assert desk.compare().differing == 0
+    desk.change((first(desk), entry._replace(value=b"other")))
     assert desk.compare().differing == 1
 
 

@@ -58,7 +58,7 @@ def test_a_job_that_its_home_calls_fired_and_that_no_work_record_has_is_lost(yar
 
 
 def test_other_ends_and_late_copies_of_it_are_no_word_of_a_firing(yard: Yard) -> None:
-    for n, (end, place) in enumerate([("cancelled", None), ("dead", None), ("fired", None), ("moved", None)]):
+    for n, (end, place) in enumerate([("cancelled", "default/1"), ("dead", "default/1"), ("fired", None)]):
         run = yard.run(n)
         yard.store.put(run)
         yard.store.end(run, end, place=place)
@@ -170,6 +170,13 @@ def test_a_run_that_was_acked_twice_has_a_token_that_did_not_grow(yard: Yard) ->
     run = yard.fire(yard.run())
     yard.ack(run, AckState.SUCCEEDED, attempt=2)
     yard.ack(run, AckState.SUCCEEDED, attempt=1)
+    assert found(yard) == {Kind.TOKEN: [run.occurrence_id]}
+
+
+def test_a_run_that_was_acked_twice_with_one_token(yard: Yard) -> None:
+    run = yard.fire(yard.run())
+    for _ in range(2):
+        yard.ack(run, AckState.SUCCEEDED)
     assert found(yard) == {Kind.TOKEN: [run.occurrence_id]}
 
 
