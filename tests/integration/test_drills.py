@@ -6,6 +6,7 @@ from __future__ import annotations
 import resource
 import shutil
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,27 +109,29 @@ def test_a_log_that_was_cut_is_told_by_the_doctor_and_what_is_left_fires(tmp_pat
         with stage(broker.bootstrap, tmp_path / "scene") as scene:
             first = scene.dispatcher("first")
             until(lambda: scene.covered(first), "it runs all partitions")
-            for _ in range(5):  # each a batch of its own in the log
-                scene.create(JOBS // 5, first_in_ms=LATER_MS, apart_ms=1)
+            for _ in range(5):  # each a batch of its own in the log, and over a turn of the ring
+                scene.create(JOBS, first_in_ms=LATER_MS, apart_ms=1)
+            home = load_layout(scene.settings).home
+            homes = {job: home(job) for job in scene.created}
+            number = Counter(homes.values()).most_common(1)[0][0]
             until(lambda: indexed(scene), "all of them are indexed")
             first.process.terminate()
             assert first.process.wait(30) == 0
             assert "index" not in look(scene)
             broker.stop()
-            log = tmp_path / "store" / "kafka" / "data" / f"{scene.settings.names.jobs}-0"
+            log = tmp_path / "store" / "kafka" / "data" / f"{scene.settings.names.jobs}-{number}"
             cut(log / f"{0:020}.log")
             broker.start()
             told = look(scene)["index"]
-            assert "stands behind the end of partitions 0 of" in told.problem
+            assert f"stands behind the end of partitions {number} of" in told.problem
             assert "Lost broker disk" in told.remedy
 
             second = scene.dispatcher("second")
             until(lambda: scene.covered(second), "it runs all partitions")
             assert [
                 event["partition"] for event in second.events() if event["action"] == "index_rebuild"
-            ] == [0]
-            layout = load_layout(scene.settings)
-            here = {job for job in scene.created if layout.home(job) == 0}
+            ] == [number]
+            here = {job for job in homes if homes[job] == number}
             until(lambda: scene.created.keys() - here <= scene.committed.seen.keys(), "all others fire")
             until(lambda: here & scene.committed.seen.keys(), "so does what is left here")
             scene.finish()
