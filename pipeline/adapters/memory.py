@@ -126,7 +126,7 @@ class MemoryGroupLog:
         if unwanted := self._group.unwanted(self._member) & self._owned:
             self._drop(unwanted, self._listener.revoked)
             self._group.give_up(self._member, unwanted)
-        if new := self._group.members[self._member] - self._owned:
+        if new := self._group.members.get(self._member, set()) - self._owned:
             self._owned |= new
             for partition, offset in self._listener.assigned(sorted(new)).items():
                 self.start(partition, offset)

@@ -193,8 +193,10 @@ class MemoryGroup:
         return {p for p in self.members[member] if self.target[p] != member}
 
     def give_up(self, member: str, partitions: Iterable[int]) -> None:
-        self.members[member].difference_update(partitions)
-        self._rebalance()
+        """Unless its session ran out while it was told: then it has nothing left."""
+        if member in self.members:
+            self.members[member].difference_update(partitions)
+            self._rebalance()
 
     def check(self, member: str, generation: int) -> None:
         """What TxnOffsetCommit checks, and all that it checks: not who owns the partitions (F3), and an old
