@@ -216,6 +216,7 @@ def _carry_out(here: Desk, mine: Replay, chosen: Chosen, gone: int | None) -> in
         with replaying(mine) as tell:
             done = here.replays.carry_out(mine, chosen, tell)
     except KeyboardInterrupt:
+        here.replays.leave(mine.id)  # it may have come before the replay had begun
         note(f"interrupted: go on with `dueline replay resume {mine.id}`")
         raise
     elapsed = time.monotonic() - began

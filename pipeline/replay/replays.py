@@ -139,6 +139,12 @@ class Replays:
         self._register.save(done)
         return done
 
+    def leave(self, replay_id: str) -> None:
+        """Whoever resumes it need not wait until this process counts as gone. Nothing if it is another's, or ended."""
+        replay = self._register.get(replay_id)
+        if replay.state.open and replay.runner == runner():
+            self._register.save(replace(replay, runner=""))
+
     def cancel(self, replay_id: str, by: str) -> str:
         """Have it end where it stands: `cancelled`, or `cancelling` if another process has to be told. NotFound;
         Refused if it has ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -87,13 +86,11 @@ class Outage:
         """Later runs by occurrence."""
         return Counter(run.occurrence_id for run, _ in self.shop.work() if run.run > 1)
 
-    def end_after(
-        self, process: subprocess.Popen[str], runs: int, by: signal.Signals = signal.SIGKILL
-    ) -> str:
-        """Send the process a signal once so many were run again; what it said."""
+    def end_after(self, process: subprocess.Popen[str], runs: int) -> None:
+        """Kill the process once so many were run again."""
         self._eventually(lambda: self.again().total() >= runs or process.poll() is not None, timeout=30)
-        process.send_signal(by)
-        return process.communicate()[1]
+        process.kill()
+        process.communicate()
 
     def check(self) -> None:
         """Each that failed has one run more, of this replay alone, and each effect was made once."""
@@ -112,8 +109,8 @@ def outage(shop: Fleet, eventually: Eventually) -> Outage:
 def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(outage: Outage) -> None:
     counted = outage.answer("replay", *outage.window, "--dry-run", "--rate", "200")
     assert (counted["matched"], counted["outcomes"]) == (FAILED, {"dead": FAILED, "succeeded": JOBS - FAILED})
-    process = outage.ask(*outage.window, "--rate", "60", "--yes")
-    points = sorted(random.Random(7).sample(range(1, FAILED // 2), 3))
+    process = outage.ask(*outage.window, "--rate", "30", "--yes")
+    points = sorted(random.Random(7).sample(range(1, FAILED // 2), 2))
     outage.end_after(process, points[0])
     (listed,) = [outage.answer("replay_list", "list")]
     assert listed["state"] in ("running", "interrupted")
@@ -122,7 +119,10 @@ def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(o
     outage.dispatcher.wait()
     process = outage.ask("resume", listed["id"], "--force")
     outage.shop.dispatcher()
-    said = outage.end_after(process, max(points[2], points[1] + 1), signal.SIGTERM)
+    assert process.stderr is not None
+    assert any(f"replay {listed['id']} of" in line for line in process.stderr), "it is at work"
+    process.terminate()
+    said = process.communicate(timeout=60)[1]
     assert f"dueline replay resume {listed['id']}" in said
     done = outage.answer("replay", "resume", listed["id"], "--rate", "1000")
     assert (done["state"], done["id"]) == ("finished", listed["id"])
@@ -138,7 +138,7 @@ def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(o
 
 
 def test_a_replay_keeps_to_its_rate_and_two_at_once_are_one(outage: Outage) -> None:
-    first = outage.ask(*outage.window, "--rate", "100")
+    first = outage.ask(*outage.window, "--rate", "50")  # eight seconds: the second comes in time
     outage._eventually(lambda: outage.again().total() > 0, timeout=30)
     second = outage.ask(*outage.window)
     _, err = second.communicate(timeout=60)
@@ -151,5 +151,5 @@ def test_a_replay_keeps_to_its_rate_and_two_at_once_are_one(outage: Outage) -> N
     at = sorted(at for run, at in outage.shop.work() if run.run > 1)
     began, last = at[0], next(each for each in at if each > at[-1] - 100)
     rate = at.index(last) / (last - began) * 1000
-    assert 80 <= rate <= 105, "runs a second, by the log's time"
+    assert 40 <= rate <= 52.5, "runs a second, by the log's time"
     outage.check()
