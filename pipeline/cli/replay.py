@@ -210,9 +210,9 @@ def _carry_out(here: Desk, mine: Replay, chosen: Chosen, gone: int | None) -> in
 
     # A polite stop takes the same way out as Ctrl-C: how far it is is noted, and it can be resumed at once.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    note(f"replay {mine.id} of {mine.matched} occurrences")
     began = time.monotonic()
     try:
+        note(f"replay {mine.id} of {mine.matched} occurrences")
         with replaying(mine) as tell:
             done = here.replays.carry_out(mine, chosen, tell)
     except KeyboardInterrupt:
