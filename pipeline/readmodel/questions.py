@@ -1,0 +1,175 @@
+"""What the API and the console ask.
+
+Views are plain JSON values, with the names of `schemas/cli/` wherever a command shows the same thing; instants in
+them are RFC 3339 UTC with milliseconds and `Z`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from pipeline.core.job import JobStatus
+
+View = dict[str, Any]
+
+LIST_LIMIT = 200
+"""Rows of a page at most."""
+
+
+class Position(NamedTuple):
+    """Something that was written: the log has it at this offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsWanted:
+    """Which jobs; empty = any. Instants are epoch ms, the upper ends exclusive.
+
+    `text` is part of an id, key or handler. `order`: by due time, or the latest first ("-due").
+    """
+
+    statuses: frozenset[JobStatus] = frozenset()
+    handler: str | None = None
+    queue: str | None = None
+    schedule: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    key_prefix: str | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    text: str | None = None
+    order: str = "due"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Rows (schemas/cli/job_list.json and the like) and where to go on.
+
+    `cursor` None: there is nothing more. A page may hold fewer rows than asked for, even none, with a cursor:
+    so much was
+    looked at without finding more (a scan has a budget); `scanned` tells how much.
+    """
+
+    rows: Sequence[View]
+    cursor: str | None
+    scanned: int = 0
+
+
+class Count(NamedTuple):
+    """How many match: exactly, or at least so many when the scan's budget ran out (`capped`)."""
+
+    number: int
+    capped: bool
+
+
+class Freshness(NamedTuple):
+    """How far the read model is behind: records not folded yet, and the age of the oldest of them in ms.
+    `ready`: it has
+    caught up once since it was opened. `problem`: why it does not follow at the moment, in one line."""
+
+    behind: int
+    age_ms: int
+    ready: bool
+    problem: str | None
+
+
+class Questions(Protocol):
+    """Every answer is from memory or the read model's disk, in bounded time, but where it says that it asks
+    the store.
+
+    Thread-safe. Raises NotFound, InvalidInput (naming the field, also for a cursor that is none of ours),
+    StoreUnreachable.
+    """
+
+    def freshness(self) -> Freshness: ...
+
+    def wait_for(self, position: Position, timeout_ms: int) -> bool:
+        """Until what was written there has been folded; False: it was not within the time."""
+        ...
+
+    # -- jobs ----------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> View:
+        """As `dueline job get`, also once its records are gone from the topics (then without payload: `kept`
+        is False).
+        With `created_at`, `due_at`, `labels`, `payload` (JSON text, so that big integers stay exact),
+        `schedule`."""
+        ...
+
+    def why(self, job_id: str) -> View:
+        """As `dueline job why`. Asks the store."""
+        ...
+
+    def jobs(self, wanted: JobsWanted, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """In the order wanted; rows as in schemas/cli/job_list.json, with `ended_at` and `error` (one line) of
+        what ended."""
+        ...
+
+    def count(self, wanted: JobsWanted, *, at_most: int = 10_000) -> Count: ...
+
+    # -- schedules -----------------------------------------------------------------------------------------
+
+    def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+        """By id; rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants), `recent` (the
+        last 20 runs:
+        [{"occurrence", "due_at", "outcome", "lateness_ms", "took_ms"}]), `last_outcome`, `overdue`."""
+        ...
+
+    def schedule(self, schedule_id: str) -> View:
+        """As `dueline cron describe`, with `recent` and `etag` (changes with each change of its definition or
+        state)."""
+        ...
+
+    # -- what ended badly, times, places --------------------------------------------------------------------
+
+    def letters(
+        self,
+        *,
+        handler: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Dead letters, the latest first; rows as `dueline dead list` shows them."""
+        ...
+
+    def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
+        """Counts by due time: [{"from", "to", "counts": {status: n}, "late": n}], empty ones left out."""
+        ...
+
+    def overview(self) -> View:
+        """Of the last hour by minute: {"at", "pending", "oldest_overdue", "overdue": n, "lateness": {"p50_ms",
+        "p99_ms"},
+        "minutes": [{"at", "fired", "succeeded", "failed", "dead", "lateness_p50_ms", "lateness_p99_ms"}],
+        "handlers": [{"handler", "succeeded", "failed", "dead"}], "schedules": {"count", "paused", "overdue":
+        [ids]},
+        "held": as in `dueline status`, "freshness": {...}}."""
+        ...
+
+    def queues(self) -> Sequence[View]:
+        """As `queues` of `dueline status`, with `started_per_min`, `ended_per_min`, `paused` (who, when, why;
+        or None)."""
+        ...
+
+    def fleet(self) -> View:
+        """`partitions`, `processes`, `runs` of `dueline status`, with the era and group generation of each
+        owner."""
+        ...
+
+    def replays(self) -> Sequence[View]:
+        """As `dueline replay list`."""
+        ...
+
+    def replay(self, replay_id: str) -> View: ...
+
+    def events(self, after: str | None = None, limit: int = 500) -> Page:
+        """What happened since the cursor, the oldest first: {"id" (a cursor), "at", "kind", "job", "schedule",
+        "outcome",
+        "by"}; the last ones if there is no cursor. For server-sent events and the action log."""
+        ...
+
+    def close(self) -> None: ...
