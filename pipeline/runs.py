@@ -24,7 +24,7 @@ def emit_run(occurrence: str, run: int, place: str, value: bytes, emission: Emis
     """Emit run >= 2 of an occurrence, and remember it as the highest."""
     emission.run(place, occurrence.encode(), value)
     until = emission.now + WORK_RETENTION_MS
-    entry = kept(keys.highest_key(occurrence), -1, _highest(run, place), until)
+    entry = kept(keys.highest_key(occurrence), -1, highest_value(run, place), until)
     emission.keep(entry, [(UNTIL, b"%d" % until)])
     holder = holder_of(occurrence, emission) if occurrence.startswith("k") else None
     if holder is not None and holder[1].run is None:
@@ -33,7 +33,7 @@ def emit_run(occurrence: str, run: int, place: str, value: bytes, emission: Emis
 
 
 @lru_cache(maxsize=4096)
-def _highest(run: int, place: str) -> bytes:
+def highest_value(run: int, place: str) -> bytes:
     """The value of an `h/` record: the same few in a replay of many."""
     queue, _, partition = place.rpartition("/")
     return codec.HIGHEST.encode(Highest(run=run, queue=queue, work_partition=int(partition)))

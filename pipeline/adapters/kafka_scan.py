@@ -27,7 +27,7 @@ COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 READING: Mapping[str, Any] = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    "fetch.wait.max.ms": 20,
+    "fetch.wait.max.ms": 1,  # each end of a partition, and the question after it, waits that long: there are many
     "fetch.queue.backoff.ms": 20,
     "queued.max.messages.kbytes": 32 * 1024,  # fetched ahead: however much is read, memory stays the same
 }
@@ -48,7 +48,9 @@ class KafkaScan:
             return Consumer(settings(self._bootstrap, self._client, own))
 
     def span(self, topic: str, partition: int, since_ms: int | None = None) -> Span:
-        low, _ = range_of(self._consumer, topic, partition, None)
+        low, end = range_of(self._consumer, topic, partition, None)
+        if since_ms is None:
+            return Span(low, low, max(end, low))
         start, end = range_of(self._consumer, topic, partition, since_ms)
         return Span(low, max(start, low), max(end, low))
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.output import emit, table
-from pipeline.cli.window import Scene, filtered, surveying, wanted
-from pipeline.core.errors import InvalidInput
-from pipeline.core.times import parse_duration
+from pipeline.cli.output import emit, note, table
+from pipeline.cli.window import Scene, came_view, filtered, surveying, tell_newer, wanted
+from pipeline.core.errors import InvalidInput, NotFound
+from pipeline.core.times import parse_duration, parse_instant
 from pipeline.follower import shown_instant
 
-STATES = ("succeeded", "dead", "cancelled", "unacked", "waiting", "running", "retrying", "pending")
+if TYPE_CHECKING:
+    from pipeline.survey import Filter
+
+STATES = (
+    *("succeeded", "dead", "cancelled", "unacked", "waiting", "running", "retrying", "unreadable"),
+    "pending",
+)
 """Counted as they are; `failed` and `skipped` beside them."""
 COLUMNS = (
     *(
@@ -31,6 +38,7 @@ COLUMNS = (
         "skipped",
     ),
     *("succeeded", "failed", "dead", "cancelled", "unacked", "waiting", "running", "retrying"),
+    "unreadable",
 )
 _ALWAYS = (
     "from",
@@ -83,20 +91,29 @@ def outage(
     pending    not fired yet
     skipped    left out by the policy of a schedule
     failed     gave up, or an attempt failed for good; dead ones are among them
-    dead       gave up: `dueline dead list` has them
+    dead       gave up, or was buried unfired: `dueline dead list` has them
     unacked    handed to workers and passed by them, and nothing says how it ended
     waiting    fired, and a worker will take it
     running    a worker has it; retrying: it will run again
 
     What has fired stands under its last state too: due = succeeded + failed + cancelled + unacked + waiting +
-    running + retrying + pending + skipped.
+    running + retrying + unreadable + pending + skipped.
     """
     if plot is not None:
         check_plot(plot)
+    if csv_file is not None:
+        check_writable("--csv", csv_file)
+    if csv_file is not None and plot is not None and csv_file.resolve() == plot.resolve():
+        raise InvalidInput("--plot", f"{plot.name} is the file of --csv")
     asked = None if by is None else parse_duration("--by", by)
     filter_ = wanted(handler, schedule, queue, labels, key_prefix)
+    if asked is not None and to is not None:
+        check_width(from_, to, asked)
     with surveying(from_, to, filter_) as scene:
         report = read_report(scene, filter_, asked)
+        tell_newer(scene.ground)
+        if not report["total"]["due"]:
+            _tell_unknown(scene, filter_)
     if csv_file is not None:
         write_csv(csv_file, report["buckets"])
     if plot is not None:
@@ -106,15 +123,50 @@ def outage(
     emit(report, _text)
 
 
+def check_width(from_: str, to: str, asked_ms: int) -> None:
+    """InvalidInput naming the option if the window or its buckets make no sense, before the store is asked."""
+    from pipeline.survey import Window, in_order
+    from pipeline.survey.outage import width_of
+
+    begin, end = parse_instant("--from", from_), parse_instant("--to", to)
+    in_order(begin, end)
+    width_of(Window(from_ms=begin, to_ms=end), asked_ms, asked_ms)
+
+
 def check_plot(path: Path) -> None:
     """InvalidInput('--plot') if no picture can be made, before anything is read."""
     if path.suffix not in PICTURES:
         raise InvalidInput("--plot", f"{path.name} ends in neither .svg nor .png")
     if find_spec("matplotlib") is None:
         raise InvalidInput("--plot", "needs matplotlib: pip install 'dueline[plot]'")
+    check_writable("--plot", path)
 
 
-def read_report(scene: Scene, filter_: Any, asked_ms: int | None) -> dict[str, Any]:
+def check_writable(option: str, path: Path) -> None:
+    """InvalidInput naming the option if no file can be written there, as far as can be told without writing one."""
+    problem = None
+    if path.is_dir():
+        problem = "is a directory"
+    elif not path.parent.is_dir():
+        problem = "No such file or directory" if not path.parent.exists() else "Not a directory"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "Permission denied"
+    if problem is not None:
+        raise InvalidInput(option, f"cannot write {path}: {problem}")
+
+
+def _tell_unknown(scene: Scene, filter_: Filter) -> None:
+    """Nothing was found: say so if nobody knows a name that was asked for."""
+    if filter_.handler is not None and filter_.handler not in scene.store.follower.live_handlers(scene.now):
+        note(f"--handler: nothing of {filter_.handler} was due, and no live worker knows it")
+    if filter_.schedule is not None:
+        try:
+            scene.store.follower.schedule(filter_.schedule)
+        except NotFound:
+            note(f"--schedule: nothing of {filter_.schedule} was due, and there is no schedule of this id")
+
+
+def read_report(scene: Scene, filter_: Filter, asked_ms: int | None) -> dict[str, Any]:
     """The JSON of `dueline outage` (schemas/cli/outage.json)."""
     from pipeline.survey import survey
     from pipeline.survey.outage import ON_TIME_MS, count, width_of
@@ -126,9 +178,10 @@ def read_report(scene: Scene, filter_: Any, asked_ms: int | None) -> dict[str, A
         "at": shown_instant(scene.now),
         "from": shown_instant(scene.window.from_ms),
         "to": shown_instant(scene.window.to_ms),
-        "gone_until": None if scene.gone_until is None else shown_instant(scene.gone_until),
+        **came_view(scene),
         "by_ms": width,
         "on_time_ms": ON_TIME_MS,
+        "newer_records": scene.ground.newer.total(),
         "total": tally_view(total),
         "buckets": [{"from": shown_instant(line.at), **tally_view(line.tally)} for line in lines],
     }

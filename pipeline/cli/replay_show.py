@@ -5,61 +5,22 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from pipeline.cli.output import emit, json_wanted, table
-from pipeline.core.times import format_instant
-
-if TYPE_CHECKING:
-    from pipeline.replay import Replay
-    from pipeline.survey import Filter, Window
-
-OUTCOMES = (
-    *("replayed", "brought_forward", "superseded", "changed", "pending", "stopped", "key_taken", "refused"),
-)
-"""What becomes of an occurrence that was to be replayed."""
-
-
-def asked_of(window: Window, wanted: Filter) -> dict[str, Any]:
-    """What a replay asks for, as JSON shows it."""
-    return {
-        "from": format_instant(window.from_ms),
-        "to": format_instant(window.to_ms),
-        "only": sorted(state.value for state in wanted.outcomes),
-        "handler": wanted.handler,
-        "schedule": wanted.schedule,
-        "queue": wanted.queue,
-        "labels": dict(wanted.labels),
-        "key_prefix": wanted.key_prefix,
-    }
-
-
-def view_of(replay: Replay, standing: str) -> dict[str, Any]:
-    return {
-        "id": replay.id,
-        "state": standing,
-        **asked_of(replay.window, replay.wanted),
-        "rate": replay.rate,
-        "requested_by": replay.requested_by,
-        "created_at": format_instant(replay.created_at),
-        "updated_at": format_instant(replay.updated_at),
-        "runner": replay.runner or None,
-        "resumed": replay.resumed,
-        "matched": replay.matched,
-        "counts": {name: replay.counts.get(name, 0) for name in OUTCOMES},
-        "reason": replay.reason or None,
-    }
 
 
 @click.command("list", short_help="List the replays of the last 30 days.")
 def list_() -> None:
     """List the replays of the last 30 days, the latest first. With --json, one object a line.
 
-    An interrupted one is not finished, and no process carries it out: `dueline replay resume ID` goes on with it.
+    An interrupted one is not finished, and no process carries it out: `dueline replay resume ID` goes on with it. A
+    process counts as gone 30 s after its last word, or at once if it ran on this machine and is not there any more.
     """
     from pipeline.cli.replay import desk
+    from pipeline.replay.shown import view_of
 
     with desk() as here:
         views = [view_of(replay, standing) for replay, standing in reversed(here.replays.all())]
@@ -74,6 +35,7 @@ def list_() -> None:
 def show(id_: str) -> None:
     """Show who asked for a replay, for what, how far it is, and what became of it. Exit code 3 if there is none."""
     from pipeline.cli.replay import desk
+    from pipeline.replay.shown import view_of
 
     with desk() as here:
         replay = here.replays.get(id_)
@@ -83,8 +45,10 @@ def show(id_: str) -> None:
 @click.command("cancel", short_help="End one that is under way.")
 @click.argument("id_", metavar="ID")
 def cancel(id_: str) -> None:
-    """End a replay where it stands; what it has run again goes on. The outcome is `cancelled`, or `cancelling`: the
-    process that carries it out is told. Exit code 3 if there is none of this id, 4 if it has ended.
+    """End a replay where it stands, for good; what it has run again goes on.
+
+    The outcome is `cancelled`, or `cancelling`: the process that carries it out is told, and if that is not heard of
+    the replay counts as cancelled after 30 s. Exit code 3 if there is none of this id, 4 if it has ended.
     """
     from pipeline.cli.replay import desk
 
@@ -116,9 +80,17 @@ def _table(views: list[Mapping[str, Any]]) -> str:
 
 
 def _what(view: Mapping[str, Any]) -> str:
-    named = (f"{name}={view[name]}" for name in ("handler", "schedule", "queue", "key_prefix") if view[name])
+    from pipeline.replay.shown import NAMED
+
+    named = (f"{name}={view[name]}" for name in NAMED if view[name])
     labels = (f"{name}={value}" for name, value in view["labels"].items())
-    return " ".join([",".join(view["only"]), *named, *labels])
+    return " ".join([only_of(view), *named, *labels])
+
+
+def only_of(view: Mapping[str, Any]) -> str:
+    """The outcomes that a replay is about, as `--only` names them."""
+    outcomes: list[str] = view["only"]
+    return outcomes[0] if len(outcomes) == 1 else "all"
 
 
 def _lines(view: Mapping[str, Any]) -> str:
@@ -131,8 +103,8 @@ def _shown(view: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, ", ".join(f"{count} {outcome}" for outcome, count in value.items() if count)
         elif isinstance(value, dict):
             yield name, " ".join(f"{key}={text}" for key, text in value.items())
-        elif isinstance(value, list):
-            yield name, ", ".join(value)
+        elif name == "only":
+            yield name, only_of(view)
         else:
             yield name, value
 
@@ -142,7 +114,9 @@ def _line(name: str, value: object) -> str:
 
 
 def outcome_lines(handlers: Mapping[str, Mapping[str, int]]) -> str:
-    """Counts by handler and outcome, as a table."""
+    """Counts by handler and outcome, as a table with totals."""
     outcomes = sorted({outcome for counts in handlers.values() for outcome in counts})
     rows = [(name, *(counts.get(outcome, 0) for outcome in outcomes)) for name, counts in handlers.items()]
+    if len(rows) > 1:
+        rows.append(("in all", *(sum(counts.get(o, 0) for counts in handlers.values()) for o in outcomes)))
     return table(("handler", *outcomes), rows)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.output import emit, table
-from pipeline.cli.window import Scene, surveying
+from pipeline.cli.window import Scene, came_view, surveying, tell_newer
 from pipeline.follower import shown_instant
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def verify(from_: str | None, to: str | None, no_index: bool) -> int:
 
     with surveying(from_, to, Filter(), HOUR_MS) as scene:
         report = read_report(scene, index=not no_index)
+        tell_newer(scene.ground)
     emit(report, _text)
     return 0 if report["ok"] else 1
 
@@ -58,7 +60,8 @@ def read_report(scene: Scene, *, index: bool) -> dict[str, Any]:
     from pipeline.survey.promises import Finding, Kind
     from pipeline.survey.verifying import verify_promises
 
-    verdict = verify_promises(scene.ground, scene.window)
+    kept = replace(scene.window, from_ms=max(scene.window.from_ms, scene.gone_until or 0))
+    verdict = verify_promises(scene.ground, kept, scene.origin.restored_at)
     compared = list(compare_indexes(scene)) if index else []
     for _, comparison in compared:
         for difference in comparison.differences:
@@ -72,10 +75,15 @@ def read_report(scene: Scene, *, index: bool) -> dict[str, Any]:
         "at": shown_instant(scene.now),
         "from": shown_instant(scene.window.from_ms),
         "to": shown_instant(scene.window.to_ms),
-        "gone_until": None if scene.gone_until is None else shown_instant(scene.gone_until),
+        **came_view(scene),
         "ok": not verdict.counts.total(),
-        "occurrences": verdict.occurrences,
-        "runs": verdict.runs,
+        "occurrences": verdict.pending + verdict.judged.occurrences,
+        "pending": verdict.pending,
+        "fired": verdict.judged.occurrences,
+        "waiting": verdict.judged.waiting,
+        "restored": verdict.judged.restored,
+        "runs": verdict.judged.runs,
+        "newer_records": scene.ground.newer.total(),
         "findings": [
             {
                 "kind": kind.value,
@@ -160,13 +168,22 @@ def _text(report: Mapping[str, Any]) -> str:
     found = [finding for finding in report["findings"] if finding["count"]]
     lines = [
         f"{report['prefix']} from {report['from']} to {report['to']}, as of {report['at']}:"
-        f" {report['occurrences']} occurrences due, {report['runs']} runs",
+        f" {_counts(report)}",
         *_indexes(report),
     ]
     if not found:
         return "\n".join((*lines, "nothing is wrong"))
     rows = [(f["kind"], f["count"], each["id"], each["detail"]) for f in found for each in f["first"]]
     return "\n".join((*lines, table(("what", "of", "id", "detail"), rows)))
+
+
+def _counts(report: Mapping[str, Any]) -> str:
+    """What was due is what is pending and what has fired."""
+    restored = f", {report['restored']} of them before a restore" if report["restored"] else ""
+    return (
+        f"{report['occurrences']} occurrences due: {report['pending']} pending, {report['fired']} fired in"
+        f" {report['runs']} runs{restored}, {report['waiting']} of these waiting for a worker"
+    )
 
 
 def _indexes(report: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pipeline.codec.registry import FRAME
 from pipeline.codec.run_wire import FRAME as CURRENT
 from pipeline.codec.run_wire import OLDER
-from pipeline.codec.wire import Malformed, read_instant, read_length
+from pipeline.codec.wire import Malformed, read_bytes, read_instant
 from pipeline.core.names import legal
 
 ID_LENGTH = 27
@@ -19,12 +19,16 @@ _ID = bytes([ID_LENGTH << 1])
 _FRAMES = frozenset((CURRENT, *OLDER))
 """All versions begin alike."""
 _AT = FRAME + 2 * (len(_ID) + ID_LENGTH)
+_RUN_AT = _AT + 6
+"""Where the run stands, if the due time takes six bytes."""
 _RUN_1 = 2
 """The number 1 as Avro writes it."""
 _RUN_2 = b"\x04"
-_NO_SERIAL = 0
+_NO_SERIAL, _NULL = 0, b"\0"
 _INSTANT = 6
 """Bytes of epoch milliseconds from 1987 to 2039."""
+_HIGH_BITS, _TWO_INSTANTS = 0x8080_8080_8080_8080_8080_8080, 0x0080_8080_8080_0080_8080_8080
+"""Bits that say of each byte of two instants whether another one follows, and how they are set then."""
 _NOTHING = bytes(7)
 """No schedule, no key, no failures, no limits, no labels, no headers."""
 _NO_MORE = bytes(2)
@@ -62,33 +66,46 @@ def peek_plain(id_: bytes, value: bytes) -> PlainRun | None:
     return tuple.__new__(PlainRun, (due_at, created_at, *names))
 
 
-def plain_again(value: bytes, due_at: bytes, headers: bytes) -> tuple[bytes, PlainRun, bytes] | None:
-    """Of a plain run that has a payload and nothing else: its job, its head, and the same run as run 2 with another
-    due time and with `headers`, both as Avro writes them. None if these are not the bytes of one."""
-    id_ = value[_AT - ID_LENGTH : _AT]
-    plain = peek_plain(id_, value) if value.startswith(CURRENT) else None
-    if plain is None:
+def plain_again(value: bytes, due_at: bytes, headers: bytes) -> tuple[bytes, str, bytes] | None:
+    """Of a plain run that has a payload and nothing else: its job, its queue, and the same run as run 2 with another
+    due time and with `headers`, both as Avro writes them. None if these are not the bytes of one.
+
+    Whatever is replayed passes here, so nothing is read that only has to be copied."""
+    id_, before = value[_AT - ID_LENGTH : _AT], value[_AT:_RUN_AT]
+    twice = _ID + id_
+    if value[:_AT] != CURRENT + twice + twice or len(id_) != ID_LENGTH:
         return None
-    nominal = _AT + 2 * _INSTANT + 4 + len(plain.queue) + len(plain.handler)
-    rest = nominal + _INSTANT + len(_ID) + ID_LENGTH
-    payload = rest + len(_NOTHING)
-    before = value[_AT : _AT + _INSTANT]
-    if value[nominal:payload] != before + _ID + id_ + _NOTHING or not _ends(value, payload):
+    try:
+        if value[_RUN_AT] != _RUN_1:
+            return None
+        created = _RUN_AT + 2 + (value[_RUN_AT + 1] >> 1)
+        created += 1 + (value[created] >> 1)
+        names = _names.get(value[_RUN_AT + 1 : created]) or _learn(value[_RUN_AT + 1 : created])
+        nominal = created + _INSTANT + 1
+        payload = nominal + _INSTANT + len(twice) + len(_NOTHING)
+        if value[nominal - 1 : payload] != _NULL + before + twice + _NOTHING:
+            return None
+        instants = before + value[created : nominal - 1]
+        if names is None or int.from_bytes(instants, "little") & _HIGH_BITS != _TWO_INSTANTS:
+            return None
+        if not instants[_INSTANT - 1] or not instants[-1]:
+            return None  # over-long
+    except IndexError:
         return None
-    begin = _AT + _INSTANT + 1
-    parts = (
-        value[:_AT], due_at, _RUN_2, value[begin:nominal], before, _ID, id_, _NOTHING[:-1], headers, value[payload:]
-    )  # fmt: skip
-    return id_, plain, b"".join(parts)
+    if not _ends(value, payload):
+        return None
+    head, body = value[_RUN_AT + 1 : nominal], value[payload:]
+    again = b"".join((value[:_AT], due_at, _RUN_2, head, before, twice, _NOTHING[:-1], headers, body))
+    return id_, names[0], again
 
 
 def _ends(value: bytes, payload: int) -> bool:
     """Whether the payload that stands there is followed by no history and no last success, and by nothing else."""
     try:
-        length, at = read_length(value, payload)
+        _, end = read_bytes(value, payload)
     except (IndexError, Malformed):
         return False
-    return value[at + length :] == _NO_MORE
+    return value[end:] == _NO_MORE
 
 
 def _learn(data: bytes) -> tuple[str, str] | None:

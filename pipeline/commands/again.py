@@ -63,9 +63,13 @@ def _seen(command: Command) -> int:
 
 def mark(occurrence: str, run: int, emission: Emission) -> None:
     """Dead letters of earlier runs are dealt with: whoever lists them sees that."""
-    headers: Headers = [(END, REQUEUED), (RUN, b"%d" % run)]
     topic, key = emission.site.names.dead, occurrence.encode()
-    emission.puts.append(Put(topic, emission.number, key, None, headers))
+    emission.puts.append(Put(topic, emission.number, key, None, marked(run)))
+
+
+def marked(run: int) -> Headers:
+    """What the mark says: from which run on."""
+    return [(END, REQUEUED), (RUN, b"%d" % run)]
 
 
 def release(_command: Command, found: Found, emission: Emission) -> Answer:

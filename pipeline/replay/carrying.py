@@ -6,6 +6,9 @@ A few rounds are under way at once, so that owners are never idle. The place tha
 answered in full: whoever resumes a replay whose process was killed reads the rounds after it again, and finds most of
 their occurrences run again by then. What was asked for and not executed yet is asked for twice; its owner then finds
 a later run than the one seen, and emits none (`superseded`).
+
+Before each round, and before each word that it writes, the process looks whether the replay is still its own: it may
+have stood still while somebody cancelled it, or took it up elsewhere.
 """
 
 from __future__ import annotations
@@ -20,26 +23,25 @@ from typing import NamedTuple
 from pipeline.client.commands import Sent, answer_of, send
 from pipeline.client.connection import Connection
 from pipeline.core.errors import DuelineError, StoreUnreachable
-from pipeline.core.job import Event
 from pipeline.ports import Scan
 from pipeline.replay.batches import Batch, batched, command_of
 from pipeline.replay.chosen import Chosen, Stretch
+from pipeline.replay.counts import REFUSED, counts_in, within
 from pipeline.replay.reading import Reread, Rereading
 from pipeline.replay.record import Replay, ReplayState
 from pipeline.replay.register import Register
 from pipeline.survey import Ground, Part
 
-CHANGED, UNKNOWN, REFUSED = "changed", "unknown", "refused"
-"""Left out because it was acked, run again or gone by the time its turn came; no owner answered; no owner took it."""
-ABOUT = frozenset({"verb", "replay", "requested_by"})
-"""What an answer's detail holds beside counts."""
 FIRST_ROUND, LEAST_ROUND, ROUND = 200, 10, 5_000
 QUICK_S, SLOW_S = 1.0, 5.0
 """A round that is answered sooner is followed by a larger one, one that takes longer by a smaller one."""
 UNDER_WAY = 3
 PATIENCE_MS = 300_000
 """So long an answer is waited for: an owner may be far behind, or bound by the rate of the queue."""
-SAVE_S, CANCEL_S, SLICE_S = 10.0, 1.0, 0.5
+LOOK_S, SLICE_S, LAST_ANSWERS_S = 1.0, 0.5, 5.0
+SAVE_S, SAVE_SHARE = 10.0, 0.05
+"""A word on how far it is comes after a twentieth of the time that the replay has taken, a second at least, and after
+10 s at most: one that takes a day must not fill the topic."""
 BURST_S = 0.1
 """So much of a pause is made up for by going faster than the rate afterwards."""
 ROUNDS_A_SECOND = 5
@@ -115,12 +117,15 @@ class Carrying:
         self._now = now
         self._tell = tell
         self._under_way: deque[Round] = deque()
-        self._saved = self._looked = time.monotonic()
+        self._began = self._saved = self._looked = time.monotonic()
 
     def carry_out(self, replay: Replay, chosen: Chosen) -> Replay:
-        """Until it is finished or cancelled; the last word on it. Unanswered, StoreUnreachable: what was done until
-        then is noted, and it can be resumed."""
-        self._replay = replay
+        """Until it is finished or cancelled; how it stands then, which is not written yet.
+
+        Unanswered, StoreUnreachable: what was done until then is noted, and it can be resumed. Refused if it is no
+        longer this process's."""
+        assert replay.runner is not None
+        self._replay, self._runner = replay, replay.runner
         self._pace = Pace(replay.rate)
         try:
             for stretch in chosen.stretches:
@@ -129,15 +134,17 @@ class Carrying:
             while self._under_way:
                 self._settle()
         except _Cancelled:
-            return self._end(ReplayState.CANCELLED)
+            self._hear_the_last()
+            by = self._register.cancelled_by(replay.id) or ""
+            return replace(self._replay, state=ReplayState.CANCELLED, reason=by)
         except BaseException:
             self._leave()
             raise
-        return self._end(ReplayState.FINISHED)
+        return replace(self._replay, state=ReplayState.FINISHED)
 
     def _part(self, stretch: Stretch, chosen: Chosen) -> None:
         since = self._replay.offset if stretch.part == self._replay.part else 0
-        reading = Rereading(self._ground, self._acks, stretch, self._replay.created_at)
+        reading = Rereading(self._ground, self._acks, stretch, self._replay, self._heed)
         for round_ in reading.rounds(chosen, since, self._pace):
             while len(self._under_way) >= UNDER_WAY:
                 self._settle()
@@ -152,21 +159,30 @@ class Carrying:
             self._heed()
 
     def _heed(self) -> None:
-        """Say that this process lives, now and then; _Cancelled if somebody has asked for the end of the replay."""
+        """Say that this process lives, and look at the record, now and then. Raises as `_look`."""
         now = time.monotonic()
-        if now - self._saved > SAVE_S:
+        if now - self._saved > min(SAVE_S, max(LOOK_S, (now - self._began) * SAVE_SHARE)):
             self._save()
-        if now - self._looked > CANCEL_S:
-            self._looked = now
-            if self._register.cancelling(self._replay.id):
-                raise _Cancelled
+        if now - self._looked > LOOK_S:
+            self._look()
+
+    def _look(self) -> None:
+        """_Cancelled if somebody has asked for the end of the replay; Refused if it is no longer this process's."""
+        self._looked = time.monotonic()
+        self._register.check(self._replay.id, self._runner)
+        if self._register.cancelled_by(self._replay.id) is not None:
+            raise _Cancelled
 
     def _ask(self, stretch: Stretch, round_: Sequence[Reread], reading: Rereading) -> None:
-        found, changed = reading.fresh(round_)
+        found, left_out = reading.fresh(round_)
         batches, homeless = batched(found, self._connection.layout)
         began = time.monotonic()
-        sent = [(batch, self._send(batch, stretch.part.queue)) for batch in batches]
-        left_out = Counter({CHANGED: changed, REFUSED: homeless})
+        self._look()
+        sent = []
+        for batch in batches:
+            self._heed()  # it may stand still between any two
+            sent.append((batch, self._send(batch, stretch.part.queue)))
+        left_out[REFUSED] += homeless
         after = round_[-1].spot.offset + 1
         self._under_way.append(Round(sent, stretch.part, after, left_out, began))
 
@@ -191,7 +207,11 @@ class Carrying:
         self._under_way.popleft()
         self._pace.took(time.monotonic() - oldest.began)
         self._replay = replace(
-            self._replay, counts=counts, reason=reason, part=oldest.part, offset=oldest.offset
+            self._replay,
+            counts=within(self._replay.matched, counts),
+            reason=reason,
+            part=oldest.part,
+            offset=oldest.offset,
         )
         self._tell(self._replay)
 
@@ -217,28 +237,19 @@ class Carrying:
     def _save(self) -> None:
         self._saved = time.monotonic()
         self._replay = replace(self._replay, updated_at=self._now())
-        self._register.save(self._replay)
+        self._register.save(self._replay, self._runner)
 
-    def _end(self, state: ReplayState) -> Replay:
-        self._replay = replace(self._replay, state=state, runner="")
-        self._save()
-        return self._replay
+    def _hear_the_last(self) -> None:
+        """What was asked for before the end is still done: an owner that is at it has answered in a moment."""
+        answers = [
+            sent.answer for round_ in self._under_way for _, sent in round_.sent if isinstance(sent, Sent)
+        ]
+        wait([answer for answer in answers if answer is not None], LAST_ANSWERS_S)
 
     def _leave(self) -> None:
         """It is not finished: whoever resumes it need not wait until this process counts as gone."""
-        self._replay = replace(self._replay, runner="")
+        self._replay = replace(self._replay, runner=None)
         try:
             self._save()
         except DuelineError:
-            return  # its record is as it was a few seconds ago
-
-
-def counts_in(event: Event) -> Counter[str]:
-    """What an owner's answer says became of the runs of its command."""
-    return Counter(
-        {
-            name: int(text)
-            for name, text in event.detail.items()
-            if name not in ABOUT and text.isascii() and text.isdecimal() and len(text) <= 9
-        }
-    )
+            return  # its record is as it was a few seconds ago, or another's

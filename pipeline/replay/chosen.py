@@ -1,17 +1,24 @@
 """What a replay is about: one survey of its window, counted by outcome and handler, and the places of what is to run
-again, kept in a file without a name, so that memory does not follow their number."""
+again, kept in a file without a name, so that memory does not follow their number.
+
+Of the jobs that had one key after the other only the latest is run again: a key has one job at a time, and what the
+earlier ones were to do has been asked for anew since.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from pipeline.ports import Span
 from pipeline.survey import Filter, Ground, Part, State, Window, parts, survey_part
+from pipeline.survey.reading import SLACK_MS
+from pipeline.survey.spill import Row, Spill
 
 REPLAYABLE = frozenset({State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELLED, State.UNACKED})
 """States of which a replay may run occurrences; the others have a run ahead of them, or never had one."""
@@ -48,11 +55,12 @@ class Tally:
     handlers: dict[str, Counter[str]] = field(default_factory=dict)
     matched: int = 0
     """Those that are to be replayed."""
+    key_taken: int = 0
+    """Those that would be, if their key had not had another job since."""
 
-    def add(self, handler: str, state: State, wanted: bool) -> None:
+    def add(self, handler: str, state: State) -> None:
         self.states[state.value] += 1
         self.handlers.setdefault(handler, Counter())[state.value] += 1
-        self.matched += wanted
 
     @property
     def waiting(self) -> int:
@@ -107,17 +115,67 @@ def choose(
     """Survey the window. `tell(partitions read, of all)`. StoreUnreachable, NotFound."""
     chosen = Chosen()
     every = parts(ground, wanted)
-    whatever_outcome = replace(wanted, outcomes=frozenset())
     for number, part in enumerate(every):
         tell(number, len(every))
         acks = ground.scan.span(ground.names.acks(part.queue), part.partition).end
-        spots = []
-        for seen in survey_part(ground, part, window, whatever_outcome):
-            take = seen.state in REPLAYABLE and wanted.wants(seen.state)
-            chosen.tally.add(seen.handler, seen.state, take)
-            if take:
-                spots.append(seen.offset << 1 | (seen.state in _DEAD))
-        spots.sort()
+        spots = sorted(_spots(ground, part, window, wanted, chosen.tally))
+        chosen.tally.matched += len(spots)
         chosen.add(part, acks, spots)
     tell(len(every), len(every))
     return chosen
+
+
+def _spots(ground: Ground, part: Part, window: Window, wanted: Filter, tally: Tally) -> Iterator[int]:
+    """What is to be run again of one work partition, as `Chosen.add` takes it; all of it is told to the tally."""
+    whatever_outcome = replace(wanted, outcomes=frozenset())
+    span = ground.scan.span(ground.names.work(part.queue), part.partition, window.from_ms - SLACK_MS)
+    with Spill(2 * (span.end - span.start)) as keyed:
+        any_keyed = False
+        for seen in survey_part(ground, part, window, whatever_outcome):
+            tally.add(seen.handler, seen.state)
+            if seen.state not in REPLAYABLE or not wanted.wants(seen.state):
+                continue
+            spot = seen.offset << 1 | (seen.state in _DEAD)
+            if (row := _incarnation(seen.occurrence_id.encode(), spot)) is None:
+                yield spot
+            else:
+                any_keyed = True
+                keyed.add([row])
+        if any_keyed:
+            for rows in _incarnations(ground, part, span):
+                keyed.add(rows)
+            for group in keyed.groups():
+                yield from _latest(group, tally)
+
+
+_NO_SPOT, _DIGITS = -1, 19
+
+
+def _incarnation(occurrence: bytes, spot: int) -> Row | None:
+    """(job id, incarnation, spot) of an occurrence of a job with a key; None: it has none."""
+    job_id, _, number = occurrence.partition(b".")
+    if not job_id.startswith(b"k") or not number.isdigit() or len(number) > _DIGITS:
+        return None
+    return job_id, int(number), spot
+
+
+def _incarnations(ground: Ground, part: Part, span: Span) -> Iterator[list[Row]]:
+    """Whatever fired under a key since the window began, by the keys of the records alone: what came after the window
+    counts too."""
+    for batch in ground.scan.batches(ground.names.work(part.queue), part.partition, span.start, span.end):
+        rows = (_incarnation(record.key() or b"", _NO_SPOT) for record in batch)
+        yield [row for row in rows if row is not None]
+
+
+def _latest(rows: Sequence[Row], tally: Tally) -> Iterator[int]:
+    """The spots of those that are the latest of their jobs."""
+    latest: dict[bytes, int] = {}
+    for job_id, number, _ in rows:
+        latest[job_id] = max(number, latest.get(job_id, 0))
+    for job_id, number, spot in rows:
+        if spot == _NO_SPOT:
+            continue
+        if number == latest[job_id]:
+            yield spot
+        else:
+            tally.key_taken += 1

@@ -3,13 +3,19 @@ is asked for, so that what was acked meanwhile is left out (H29)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from pipeline import codec
+from pipeline.core.errors import Undecodable
+from pipeline.portion import REPLAY_HEADER
 from pipeline.ports import Record, Scan
 from pipeline.replay.batches import Found
 from pipeline.replay.chosen import Chosen, Spot, Stretch
+from pipeline.replay.counts import CHANGED, MISSING
+from pipeline.replay.record import Replay
 from pipeline.survey import Ground
 from pipeline.survey.marks import ENDED, read_ack
 
@@ -26,17 +32,20 @@ class Reread(NamedTuple):
 
 
 class Rereading:
-    """One stretch of a replay that began at `created_at`, epoch ms by the store's clock. `acks` reads the one topic
-    while `ground` reads the other."""
+    """One stretch of a replay. `acks` reads the one topic while `ground` reads the other; `heed` is called now and
+    then, however far it is to the next place."""
 
-    def __init__(self, ground: Ground, acks: Scan, stretch: Stretch, created_at: int) -> None:
+    def __init__(
+        self, ground: Ground, acks: Scan, stretch: Stretch, replay: Replay, heed: Callable[[], None]
+    ) -> None:
         self._scan, self._acks_scan = ground.scan, acks
         self._number = stretch.part.partition
         self._work = ground.names.work(stretch.part.queue)
         self._acks = ground.names.acks(stretch.part.queue)
         self._stretch = stretch
         self._next_ack = stretch.acks
-        self._created_at = created_at
+        self._replay = replay
+        self._heed = heed
         self._acked: set[int] = set()
         """Offsets of runs that were seen without an ack, and have one by now."""
 
@@ -58,6 +67,7 @@ class Rereading:
         if spot is None:
             return
         for batch in self._scan.batches(self._work, self._number, spot.offset, self._stretch.last + 1):
+            self._heed()
             for record in batch:
                 offset = record.offset() or 0
                 while spot is not None and spot.offset < offset:
@@ -70,18 +80,21 @@ class Rereading:
             yield Reread(spot, None)
             spot = next(spots, None)
 
-    def fresh(self, round_: Sequence[Reread]) -> tuple[list[Found], int]:
-        """Those of a round that are still to be replayed, as of now, and how many are not: acked meanwhile, emitted
-        since the replay began (by itself, before it was resumed, or by a retry), or gone from the log."""
+    def fresh(self, round_: Sequence[Reread]) -> tuple[list[Found], Counter[str]]:
+        """Those of a round that are still to be replayed, as of now, and how many are not, and why. Those that this
+        replay has emitted itself, before it was resumed, are counted already."""
         self._look_at_acks()
-        found = [
-            Found(record.key() or b"", record.value() or b"", spot.dead)
-            for spot, record in round_
-            if record is not None
-            and record.timestamp()[1] <= self._created_at
-            and spot.offset not in self._acked
-        ]
-        return found, len(round_) - len(found)
+        found, left_out = [], Counter[str]()
+        for spot, record in round_:
+            if record is None:
+                left_out[MISSING] += 1
+            elif record.timestamp()[1] > self._replay.created_at:
+                left_out[CHANGED] += not emitted_by(self._replay.id, record.value() or b"")
+            elif spot.offset in self._acked:
+                left_out[CHANGED] += 1
+            else:
+                found.append(Found(record.key() or b"", record.value() or b"", spot.dead))
+        return found, left_out
 
     def _look_at_acks(self) -> None:
         """An ack of a run that was chosen names an offset up to the last of them; those of what the replay itself has
@@ -94,3 +107,13 @@ class Rereading:
                 if word is not None and word.code in ENDED and word.offset <= self._stretch.last:
                     self._acked.add(word.offset)
         self._next_ack = max(self._next_ack, end)
+
+
+def emitted_by(replay_id: str, value: bytes) -> bool:
+    """Whether this replay has emitted the run, or one of which it is a retry."""
+    if replay_id.encode() not in value:
+        return False
+    try:
+        return codec.RUN.decode(value).headers.get(REPLAY_HEADER) == replay_id
+    except Undecodable:
+        return False

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.job import Event
+from pipeline.replay.runner import Runner
 from pipeline.survey import Filter, Part, State, Window
 
 KIND = "replay"
@@ -40,10 +41,12 @@ class ReplayState(StrEnum):
 class Replay:
     """One replay. Times are epoch ms by the store's clock; `rate` in runs a second, None: no limit.
 
-    `matched`: occurrences that were to be replayed when it began. `counts`: what became of those settled so far.
+    `era`: of the installation when it began; in another one its runs may not be there. `matched`: occurrences that were
+    to be replayed when it began. `counts`: what became of those settled so far.
     `part`, `offset`: all before this offset of this work partition is settled, and all partitions before it in order.
-    `runner`: the process that carries it out, empty if none does; `resumed`: how often another one took it up.
-    `reason`: of the first occurrence that was refused, or who cancelled it.
+    `runner`: the process that carries it out, None if none does. `attempt` grows whenever a process takes it up or ends
+    it for another one, `resumed` where it goes on.
+    `reason`: of the first occurrence that was refused, or why it was cancelled.
     """
 
     id: str
@@ -53,8 +56,10 @@ class Replay:
     requested_by: str
     created_at: int
     updated_at: int
+    era: int = 1
     rate: float | None = None
-    runner: str = ""
+    runner: Runner | None = None
+    attempt: int = 0
     matched: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     part: Part = FIRST
@@ -63,9 +68,13 @@ class Replay:
     reason: str = ""
 
     def alive(self, now: int) -> bool:
-        """Whether some process carries it out."""
-        running = self.state is ReplayState.RUNNING and bool(self.runner)
+        """Whether a process has said of late that it carries it out."""
+        running = self.state is ReplayState.RUNNING and self.runner is not None
         return running and now - self.updated_at < STALE_MS
+
+    def asks_as(self, other: Replay) -> bool:
+        """Whether both were asked for by the same request."""
+        return (self.window, self.wanted) == (other.window, other.wanted)
 
     def overlaps(self, other: Replay) -> bool:
         """Whether an occurrence could be meant by both."""
@@ -106,7 +115,9 @@ def to_event(replay: Replay) -> Event:
         "requested_by": replay.requested_by,
         "created_at": str(replay.created_at),
         "rate": "" if replay.rate is None else repr(replay.rate),
-        "runner": replay.runner,
+        "era": str(replay.era),
+        "runner": "" if replay.runner is None else replay.runner.text,
+        "attempt": str(replay.attempt),
         "matched": str(replay.matched),
         "counts": json.dumps(dict(replay.counts), separators=(",", ":")),
         "part": f"{replay.part.queue}/{replay.part.partition}",
@@ -147,7 +158,9 @@ def of_event(event: Event) -> Replay:
             created_at=int(detail["created_at"]),
             updated_at=event.at,
             rate=float(detail["rate"]) if detail["rate"] else None,
-            runner=detail["runner"],
+            era=int(detail["era"]),
+            runner=Runner.of(detail["runner"]) if detail["runner"] else None,
+            attempt=int(detail["attempt"]),
             matched=int(detail["matched"]),
             counts={name: int(count) for name, count in json.loads(detail["counts"]).items()},
             part=_part(detail["part"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,22 +13,25 @@ from pipeline.client.connection import Connection
 from pipeline.core.errors import Refused, Undecodable
 from pipeline.core.job import Event
 from pipeline.portion import REPLAY
-from pipeline.replay.carrying import CHANGED, Carrying, counts_in
+from pipeline.replay.carrying import Carrying
 from pipeline.replay.chosen import Chosen
+from pipeline.replay.counts import LEFT_OUT, counts_in, settled, within
 from pipeline.replay.record import Replay, ReplayState
 from pipeline.replay.register import Register
+from pipeline.replay.runner import Runner
 from pipeline.survey import Filter, Ground, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What somebody asks for; `rate` in runs a second, None: no limit."""
+    """What somebody asks for; `rate` in runs a second, None: no limit. `beside`: though another replay that is not
+    finished may mean the same occurrences."""
 
     window: Window
     wanted: Filter
     requested_by: str
     rate: float | None = None
-    force: bool = False
+    beside: bool = False
 
 
 class Replays:
@@ -57,11 +58,7 @@ class Replays:
 
     def standing(self, replay: Replay) -> str:
         """running | cancelling | interrupted (its process is gone: it can be resumed) | finished | cancelled."""
-        if not replay.state.open:
-            return replay.state.value
-        if not replay.alive(self._now()):
-            return "interrupted"
-        return "cancelling" if self._register.cancelling(replay.id) else "running"
+        return self._register.standing(replay)
 
     # -- changing ---------------------------------------------------------------------------------------------
 
@@ -75,7 +72,7 @@ class Replays:
         return next(alike, None)
 
     def begin(self, asked: Asked, matched: int) -> Replay:
-        """Refused if another one may mean the same occurrences, unless forced."""
+        """Refused if another one may mean the same occurrences, unless it is to run beside it."""
         now = self._now()
         replay = Replay(
             id=str(uuid.uuid4()),
@@ -86,41 +83,58 @@ class Replays:
             created_at=now,
             updated_at=now,
             rate=asked.rate,
-            runner=runner(),
+            runner=Runner.here(),
             matched=matched,
         )
-        return self._register.begin(replay, force=asked.force)
+        return self._register.begin(replay, beside=asked.beside)
 
-    def resumed(self, replay: Replay, *, rate: float | None = None, force: bool = False) -> Replay:
-        """The same one, carried out by this process from now on. Refused if it has ended, or if another process
+    def resumable(self, replay_id: str, *, force: bool = False) -> Replay:
+        """One that this process may take up. NotFound; Refused if it has ended or is being ended, or if another process
         carries it out, unless forced."""
-        now = self._now()
+        replay = self._register.get(replay_id)
         if not replay.state.open:
-            raise Refused(f"replay {replay.id} is {replay.state.value}: begin another one")
-        if replay.alive(now) and not force:
+            reason = f" ({replay.reason})" if replay.state is ReplayState.CANCELLED and replay.reason else ""
             raise Refused(
-                f"replay {replay.id} is carried out by {replay.runner}: cancel it there, or wait until that process"
-                " counts as gone (30 s)"
+                f"replay {replay.id} is {replay.state.value}{reason}: look with --dry-run what is left, and begin"
+                " another one"
             )
-        self._register.take_back_cancel(replay.id)
-        counts = {**self.answered(replay), CHANGED: replay.counts.get(CHANGED, 0)}
+        if (by := self._register.cancelled_by(replay.id)) is not None:
+            raise Refused(f"replay {replay.id} is about to end ({by}): begin another one once it has")
+        if self._register.alive(replay) and not force:
+            silence = max(0, self._now() - replay.updated_at) / 1000
+            raise Refused(
+                f"replay {replay.id} is carried out by {replay.runner}, heard of {silence:.0f} s ago:"
+                f" {self._register.remedy(replay)}"
+            )
+        return replay
+
+    def resumed(self, replay_id: str, *, rate: float | None = None, force: bool = False) -> Replay:
+        """The same one, carried out by this process from now on. Raises as `resumable`."""
+        replay = self.resumable(replay_id, force=force)
         mine = replace(
             replay,
-            state=ReplayState.RUNNING,
-            runner=runner(),
-            updated_at=now,
+            runner=Runner.here(),
+            updated_at=self._now(),
             rate=rate or replay.rate,
-            counts=counts,
+            counts=within(replay.matched, self._recounted(replay)),
+            attempt=replay.attempt + 1,
             resumed=replay.resumed + 1,
             reason="",
         )
-        self._register.save(mine)
+        self._register.take(mine)
         return mine
 
     def carry_out(
-        self, replay: Replay, chosen: Chosen, tell: Callable[[Replay], None] = lambda replay: None
+        self,
+        replay: Replay,
+        chosen: Chosen,
+        tell: Callable[[Replay], None] = lambda replay: None,
+        *,
+        gone: bool = False,
     ) -> Replay:
-        """Raises Unanswered, with what was done until then noted; NotFound."""
+        """`gone`: some of the window is no longer in the store. Raises Unanswered, with what was done until then noted;
+        Refused once it is no longer this process's."""
+        assert replay.runner is not None
         with closing(self._connection.parts.open_scan()) as acks:
             carrying = Carrying(
                 connection=self._connection,
@@ -131,19 +145,32 @@ class Replays:
                 tell=tell,
             )
             done = carrying.carry_out(replay, chosen)
-        if done.state is ReplayState.FINISHED and not done.resumed:
-            return done
-        # What an earlier process, or this one before it was cancelled, had asked for was answered meanwhile.
-        left_out = {name: n for name, n in done.counts.items() if name == CHANGED}
-        done = replace(done, counts={**self.answered(done), **left_out})
-        self._register.save(done)
+        done = replace(self._accounted(done, gone), runner=None, updated_at=self._now())
+        self._register.save(done, replay.runner)
         return done
 
-    def leave(self, replay_id: str) -> None:
+    def _accounted(self, done: Replay, gone: bool) -> Replay:
+        """What an earlier process, or this one before it was cancelled, had asked for was answered meanwhile."""
+        finished = done.state is ReplayState.FINISHED
+        if finished and not done.resumed:
+            return done
+        counts = self._recounted(done)
+        if finished:
+            return replace(done, counts=settled(done.matched, counts, gone=gone))
+        return replace(done, counts=within(done.matched, counts))
+
+    def _recounted(self, replay: Replay) -> Counter[str]:
+        """By all answers, whoever heard them, and what its record says of those about which no owner was asked."""
+        counts = self.answered(replay)
+        for name in LEFT_OUT:
+            counts[name] = max(counts[name], replay.counts.get(name, 0))
+        return counts
+
+    def leave(self, mine: Replay) -> None:
         """Whoever resumes it need not wait until this process counts as gone. Nothing if it is another's, or ended."""
-        replay = self._register.get(replay_id)
-        if replay.state.open and replay.runner == runner():
-            self._register.save(replace(replay, runner=""))
+        known = self._register.get(mine.id)
+        if mine.runner is not None and known.state.open and known.runner == mine.runner:
+            self._register.save(replace(known, runner=None), mine.runner)
 
     def cancel(self, replay_id: str, by: str) -> str:
         """Have it end where it stands: `cancelled`, or `cancelling` if another process has to be told. NotFound;
@@ -151,11 +178,12 @@ class Replays:
         replay = self._register.get(replay_id)
         if not replay.state.open:
             raise Refused(f"replay {replay.id} is {replay.state.value} already")
-        if replay.alive(self._now()):
-            self._register.ask_cancel(replay.id, by)
+        self._register.ask_cancel(replay, by)
+        if self._register.alive(replay):
             return "cancelling"
-        ended = replace(replay, state=ReplayState.CANCELLED, runner="", updated_at=self._now(), reason=by)
-        self._register.save(ended)
+        ended = replace(replay, state=ReplayState.CANCELLED, updated_at=self._now(), reason=by)
+        ended = replace(self._accounted(ended, gone=False), runner=None, attempt=replay.attempt + 1)
+        self._register.take(ended)
         return ReplayState.CANCELLED.value
 
     # -- what owners say --------------------------------------------------------------------------------------
@@ -164,8 +192,11 @@ class Replays:
         """What became of all that owners were asked for in this replay, by their answers: whoever was killed cannot
         say what it had heard."""
         counts: Counter[str] = Counter()
-        for event in {event.id: event for event in self._answers(replay)}.values():
-            counts += counts_in(event)
+        heard: set[str] = set()
+        for event in self._answers(replay):
+            if event.id not in heard:
+                heard.add(event.id)
+                counts += counts_in(event)
         return counts
 
     def _answers(self, replay: Replay) -> Iterator[Event]:
@@ -186,8 +217,3 @@ def _decoded(value: bytes) -> Event | None:
         return codec.EVENT.decode(value)
     except Undecodable:
         return None
-
-
-def runner() -> str:
-    """This process, to people."""
-    return f"{socket.gethostname()} (process {os.getpid()})"

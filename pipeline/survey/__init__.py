@@ -5,7 +5,7 @@
             ...                                             # one `Seen` for each occurrence that fired
     for seen in unfired(ground, window, wanted):
         ...                                                 # pending and skipped ones
-    survey(ground, window, wanted)                          # all of it, one after the other
+    survey(ground, window, wanted)                          # all of it, one after the other, and what was buried
 
 `work` and `acks` are read once, from the offset of the window's beginning to their ends as they are now. Memory does
 not follow the window: one work partition at a time, and of that at most `spill.ROWS` records beside nine bytes a
@@ -23,20 +23,24 @@ from __future__ import annotations
 
 from pipeline.survey.ground import Ground, Part
 from pipeline.survey.kept import check_kept
+from pipeline.survey.origin import Origin, origin
 from pipeline.survey.reading import Emitted, parts, runs_at, survey, survey_part
 from pipeline.survey.seen import Seen, State
 from pipeline.survey.unfired import unfired
-from pipeline.survey.window import Filter, Window, window
+from pipeline.survey.window import Filter, Window, in_order, window
 
 __all__ = [
     "Emitted",
     "Filter",
     "Ground",
+    "Origin",
     "Part",
     "Seen",
     "State",
     "Window",
     "check_kept",
+    "in_order",
+    "origin",
     "parts",
     "runs_at",
     "survey",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from pipeline.core.errors import Undecodable
@@ -16,6 +17,9 @@ from pipeline.core.token import split_token
 from pipeline.survey.seen import State
 from pipeline.survey.spill import Row
 from pipeline.survey.window import Window
+
+NEVER_STARTED = 0
+"""In place of a token: of a run that ended without being started (purged, stopped, too old, of no known handler)."""
 
 
 class Kind(StrEnum):
@@ -59,14 +63,24 @@ _USUAL = (Fact.FIRED, Fact.ACK, Fact.RUN)
 
 
 class Judged(NamedTuple):
-    """What was looked at."""
+    """What was looked at: occurrences that fired, and their runs; of these occurrences those that wait for a worker,
+    and those that were restored, of which the first run is on no topic."""
 
     occurrences: int
     runs: int
+    waiting: int = 0
+    restored: int = 0
 
 
-def judge(rows: Iterable[Row], window: Window) -> tuple[Judged, list[Finding]]:
-    """What was looked at among these rows, which hold all there is of their occurrences, and what is wrong with it."""
+NONE = Judged(0, 0)
+
+
+def judge(
+    rows: Iterable[Row], window: Window, restored_at: int | None = None
+) -> tuple[Judged, list[Finding]]:
+    """What was looked at among these rows, which hold all there is of their occurrences, and what is wrong with it.
+    `restored_at` = when the store was last restored from a backup, epoch ms: what had fired before went on as a further
+    run."""
     facts: dict[bytes, list[Row]] = {}
     for row in rows:
         known = facts.get(row[0])
@@ -74,16 +88,17 @@ def judge(rows: Iterable[Row], window: Window) -> tuple[Judged, list[Finding]]:
             facts[row[0]] = [row]
         else:
             known.append(row)
-    occurrences = runs = 0
+    fine = 0
+    others: list[Judged] = []
     found: list[Finding] = []
     for occurrence, own in facts.items():
         if _is_fine(own, window):
-            judged = Judged(1, 1)
+            fine += 1
         else:
-            judged, findings = _judged(occurrence.decode("utf-8", "replace"), own, window)
+            judged, findings = _judged(occurrence.decode("utf-8", "replace"), own, window, restored_at)
+            others.append(judged)
             found += findings
-        occurrences, runs = occurrences + judged.occurrences, runs + judged.runs
-    return Judged(occurrences, runs), found
+    return Judged(*map(sum, zip((fine, fine, 0, 0), *others, strict=True))), found
 
 
 def _is_fine(own: list[Row], window: Window) -> bool:
@@ -96,21 +111,28 @@ def _is_fine(own: list[Row], window: Window) -> bool:
     return bool(ended and run == 1 and window.from_ms <= due_at < window.to_ms and at >= due_at)
 
 
-def _judged(id_: str, own: list[Row], window: Window) -> tuple[Judged, list[Finding]]:
+def _judged(
+    id_: str, own: list[Row], window: Window, restored_at: int | None
+) -> tuple[Judged, list[Finding]]:
     facts: tuple[list[Row], list[Row], list[Row], list[Row]] = [], [], [], []
     for row in own:
         facts[row[1]].append(row)
     fired, runs, acks, letters = facts
     firsts = [run for run in runs if run[2] == 1]
     if firsts and not any(run[4] in window for run in firsts):
-        return Judged(0, 0), []
+        return NONE, []
     missed = not firsts and (
         any(window.from_ms <= row[2] < window.to_ms for row in fired) or any(run[5] in window for run in runs)
     )
     if not (firsts or missed):
-        return Judged(0, 0), []
-    found = [*_of_firsts(id_, firsts, fired, runs), *_of_runs(id_, runs, letters), *_of_tokens(id_, acks)]
-    return Judged(1, len(runs)), found
+        return NONE, []
+    restored = not firsts and not fired and restored_at is not None and runs[0][5] < restored_at
+    newer = any(run[6] == State.UNREADABLE for run in runs)
+    lacking = [] if restored or newer else list(_of_firsts(id_, firsts, fired, runs))
+    last = max(runs, key=itemgetter(2), default=None)
+    waiting = last is not None and last[6] == State.WAITING
+    found = [*lacking, *_of_runs(id_, runs, letters), *_of_tokens(id_, acks)]
+    return Judged(1, len(runs), int(waiting), int(restored)), found
 
 
 def _of_firsts(id_: str, firsts: list[Row], fired: list[Row], runs: list[Row]) -> Iterator[Finding]:
@@ -136,6 +158,8 @@ def _of_runs(id_: str, runs: list[Row], letters: list[Row]) -> Iterator[Finding]
 def _of_tokens(id_: str, acks: list[Row]) -> Iterator[Finding]:
     highest, before = 0, 0
     for _, _, run, token, place in acks:
+        if token == NEVER_STARTED:
+            continue
         if _run_in(token) != run:
             yield Finding(Kind.TOKEN, id_, f"run {run} at {place} was acked with {token}, of another run")
         elif token <= highest:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -20,11 +22,14 @@ from pipeline.core import offset_metadata
 from pipeline.core.errors import StopPartition, Undecodable
 from pipeline.core.job import Run
 from pipeline.core.offset_metadata import OffsetMetadata
+from pipeline.core.token import LAST_RUN
 from pipeline.past import NOBODY
 from pipeline.ports import Record, Span
+from pipeline.survey.buried import Graves, read_buried
 from pipeline.survey.ground import Ground, Part
-from pipeline.survey.heads import plain_run, read_run
-from pipeline.survey.marks import ENDED, STARTED, Marks
+from pipeline.survey.hashes import Sieve
+from pipeline.survey.heads import NOBODYS, UNKNOWN, plain_run, read_run
+from pipeline.survey.marks import CODE, ENDED, STARTED, Marks
 from pipeline.survey.seen import Seen, State
 from pipeline.survey.spill import Row, Spill
 from pipeline.survey.unfired import unfired
@@ -35,6 +40,10 @@ SLACK_MS = 60_000
 OCCURRENCE, JOB, RUN, OFFSET, AT, DUE, NOMINAL, STATE, BYTES, HEAD = range(10)
 """Places in a row: one work record, with how its run stands."""
 _STATE_AT = Seen._fields.index("state")
+NEWER = LAST_RUN + 1
+"""Stands for the number of a run that is of a newer version."""
+SAYS_DUE = (1, NEWER)
+"""Runs whose own due time is that of their occurrence, as far as anybody here can tell."""
 
 
 class Emitted(NamedTuple):
@@ -79,19 +88,29 @@ def survey(ground: Ground, window: Window, wanted: Filter) -> Iterator[Seen]:
     """
     every = parts(ground, wanted)
     ends = {part: ground.scan.span(ground.names.work(part.queue), part.partition).end for part in every}
-    fired_meanwhile: set[bytes] = set()
+    graves = Graves()
     with Spill(_size_of_jobs(ground)) as waiting:
-        for seen in unfired(ground, window, wanted):
+        for seen in chain(unfired(ground, window, wanted), read_buried(ground, window, wanted, graves)):
             waiting.add([_packed(seen)])
         for part in every:
-            for seen in survey_part(ground, part, window, wanted):
-                if seen.offset >= ends[part]:
-                    fired_meanwhile.add(seen.occurrence_id.encode())
+            for seen in survey_part(ground, part, window, wanted, graves):
+                occurrence = seen.occurrence_id.encode()
+                if seen.offset >= ends[part] or graves.may_hold(occurrence):
+                    waiting.add([(occurrence, None)])
                 yield seen
         for group in waiting.groups():
-            for row in group:
-                if row[OCCURRENCE] not in fired_meanwhile:
-                    yield _unpacked(row)
+            yield from _left(group)
+
+
+def _left(rows: Sequence[Row]) -> Iterator[Seen]:
+    """What has not fired of the occurrences in these rows. One that is pending and buried too has a late copy, or was
+    buried after it was looked at."""
+    fired = {row[OCCURRENCE] for row in rows if row[1] is None}
+    unfired = [row for row in rows if row[1] is not None and row[OCCURRENCE] not in fired]
+    pending = {row[OCCURRENCE] for row in unfired if row[_STATE_AT] == State.PENDING}
+    for row in unfired:
+        if row[_STATE_AT] != State.DEAD or row[OCCURRENCE] not in pending:
+            yield _unpacked(row)
 
 
 def _packed(seen: Seen) -> Row:
@@ -110,25 +129,37 @@ def _size_of_jobs(ground: Ground) -> int:
     return sum(span.end - span.low for span in spans)
 
 
-def survey_part(ground: Ground, part: Part, window: Window, wanted: Filter) -> Iterator[Seen]:
-    """The wanted occurrences of the window whose runs stand on this work partition."""
+def survey_part(
+    ground: Ground, part: Part, window: Window, wanted: Filter, graves: Graves | None = None
+) -> Iterator[Seen]:
+    """The wanted occurrences of the window whose runs stand on this work partition; `graves` = what is known of those
+    that were buried."""
+    graves = graves or Graves()
     work = ground.names.work(part.queue)
     progress = read_progress(ground, part)
     span = ground.scan.span(work, part.partition, window.from_ms - SLACK_MS)
     if span.start >= span.end:
         return
-    with Marks(span) as marks, Spill(span.end - span.start) as spill:
+    unwanted, lacking = _unwanted(wanted), Sieve()
+    with Marks(span, ground) as marks, Spill(span.end - span.start) as spill:
         for batch in acks_of(ground, part, window):
             marks.learn(batch, progress.metadata.acks_offset)
-        for rows in rows_of(ground, part, span, marks, progress, _unwanted(wanted)):
+        for rows in rows_of(ground, part, span, marks, progress, unwanted):
             spill.add(_meant(rows, window, wanted))
+            for row in rows if unwanted else ():
+                if row[NOMINAL] == UNKNOWN:
+                    lacking.add(hash(row[OCCURRENCE]))
+        if lacking:
+            once_more = replace(ground, newer=Counter())  # what cannot be read was counted
+            for rows in rows_of(once_more, part, span, marks, progress, only=lacking):
+                spill.add(_meant(rows, window, wanted))
         for group in spill.groups():
-            yield from _fold(group, part, window, wanted)
+            yield from _fold(group, part, window, wanted, graves)
 
 
 def _unwanted(wanted: Filter) -> Set[int]:
     """Codes of ends that are not wanted: a first run that came to one need not be read, unless all are counted. If a
-    later run follows it, its nominal time says when the occurrence was due."""
+    later run follows it, its nominal time says when the occurrence was due, or its first run is asked for after all."""
     return {code for code, state in ENDED.items() if not wanted.wants(state)}
 
 
@@ -144,7 +175,7 @@ def _meant(rows: list[Row], window: Window, wanted: Filter) -> list[Row]:
     if wanted.any_head:
         return found
     matches = wanted.matches_head
-    return [row for row in found if matches(row[HEAD][0], *row[HEAD][2:])]
+    return [row for row in found if row[RUN] == NEWER or matches(row[HEAD][0], *row[HEAD][2:])]
 
 
 def read_progress(ground: Ground, part: Part) -> Progress:
@@ -174,31 +205,61 @@ def rows_of(
     marks: Marks,
     progress: Progress,
     unwanted: Set[int] = frozenset(),
+    only: Sieve | None = None,
 ) -> Iterator[list[Row]]:
     """The runs of the span, in order, as rows to be folded; without first runs that came to an `unwanted` end, of
-    which not even the bytes are looked at."""
-    held = {offset for offset, start in progress.metadata.started if start.worker != NOBODY}
-    ended, code_of = ENDED, marks.code
-    for batch in ground.scan.batches(ground.names.work(part.queue), part.partition, span.start, span.end):
-        rows = []
+    which not even the bytes are looked at. With `only`, of these occurrences."""
+    held = held_by(progress)
+    ended, code_of = ENDED, marks.raw_code
+    work = ground.names.work(part.queue)
+    for batch in ground.scan.batches(work, part.partition, span.start, span.end):
+        rows: list[Row] = []
         for record in batch:
             key, offset = record.key() or b"", record.offset() or 0
-            code = code_of(offset, key, 1)
+            if only is not None and key not in only:
+                continue
+            code = code_of(offset, key) & CODE
             if code and code in unwanted:
                 continue
             value = record.value()
-            sight = None if value is None else plain_run(key, value) or read_run(key, value)
+            if value is None:
+                continue
+            sight = plain_run(key, value) or read_run(key, value)
             if sight is None:
+                if ground.is_newer(codec.RUN, value, work):
+                    rows.append(_newer(record, key, offset))
                 continue
             job, run, due_at, nominal_at, size, head = sight
             if run != 1:
-                code = code_of(offset, key, run)
+                code = code_of(offset, key, run) & CODE
             state = ended.get(code) or _open_state(
                 progress, offset, started=code == STARTED or (not code and offset in held)
             )
             at = record.timestamp()[1]
             rows.append((key, job, run, offset, at, due_at, nominal_at, state.value, size, head))
         yield rows
+
+
+def held_by(progress: Progress) -> Set[int]:
+    """Offsets of runs that the metadata says were started, and not given back."""
+    return {offset for offset, start in progress.metadata.started if start.worker != NOBODY}
+
+
+def _newer(record: Record, key: bytes, offset: int) -> Row:
+    """The row of a run that is of a newer version: it outranks those that can be read."""
+    at = record.timestamp()[1]
+    return (
+        key,
+        key,
+        NEWER,
+        offset,
+        at,
+        at,
+        UNKNOWN,
+        State.UNREADABLE.value,
+        len(record.value() or b""),
+        NOBODYS,
+    )
 
 
 def _open_state(progress: Progress, offset: int, *, started: bool) -> State:
@@ -208,7 +269,7 @@ def _open_state(progress: Progress, offset: int, *, started: bool) -> State:
     return State.RUNNING if started else State.WAITING
 
 
-def _fold(rows: Sequence[Row], part: Part, window: Window, wanted: Filter) -> Iterator[Seen]:
+def _fold(rows: Sequence[Row], part: Part, window: Window, wanted: Filter, graves: Graves) -> Iterator[Seen]:
     """One for each occurrence among the rows, if it is of the window and wanted."""
     latest = {row[OCCURRENCE]: row for row in rows}
     firsts = {} if len(latest) == len(rows) else _of_several(rows, latest)
@@ -216,10 +277,16 @@ def _fold(rows: Sequence[Row], part: Part, window: Window, wanted: Filter) -> It
     begin, end = window.from_ms, window.to_ms
     for occurrence, row in latest.items():
         first = firsts.get(occurrence, row)
-        due_at = first[DUE] if first[RUN] == 1 else first[NOMINAL]
+        due_at = first[DUE] if first[RUN] in SAYS_DUE else graves.dues.get(occurrence) or first[NOMINAL]
         state = states.get(row[STATE])
+        if state is State.RETRYING and graves.retries.get(occurrence) == row[RUN] + 1:
+            state = states.get(State.DEAD.value)
+        if row[RUN] == NEWER:
+            row = (*row[:HEAD], first[HEAD])
+            if not wanted.any_head and not wanted.matches_head(first[HEAD][0], *first[HEAD][2:]):
+                continue
         if state is not None and begin <= due_at < end:
-            yield _seen(row, first[AT], due_at, state, part)
+            yield _seen(row, first, due_at, state, part)
 
 
 def _of_several(rows: Sequence[Row], latest: dict[bytes, Row]) -> dict[bytes, Row]:
@@ -236,14 +303,14 @@ def _of_several(rows: Sequence[Row], latest: dict[bytes, Row]) -> dict[bytes, Ro
     return firsts
 
 
-def _seen(row: Row, fired_at: int, due_at: int, state: State, part: Part) -> Seen:
-    occurrence, job, run, offset, _, _, nominal_at, _, size, (handler, queue, schedule_id, key, labels) = row
+def _seen(row: Row, first: Row, due_at: int, state: State, part: Part) -> Seen:
+    occurrence, job, run, offset, _, _, _, _, size, (handler, queue, schedule_id, key, labels) = row
     id_ = occurrence.decode()
     job_id = id_ if job is occurrence else job.decode()
     return tuple.__new__(
         Seen,
         (
-            id_, job_id, handler, queue, schedule_id, key, labels, due_at, nominal_at, fired_at, run, state,
+            id_, job_id, handler, queue, schedule_id, key, labels, due_at, first[NOMINAL], first[AT], run, state,
             part.partition, offset, size, "", 1,
         ),
     )  # fmt: skip

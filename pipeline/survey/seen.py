@@ -26,6 +26,8 @@ class State(StrEnum):
     """It is to run again, and that run has not been emitted yet."""
     PENDING = "pending"
     """Due, and not fired yet."""
+    UNREADABLE = "unreadable"
+    """Its last record, or what says how it stands, is of a newer version (an announced schema that is unknown here)."""
     SKIPPED = "skipped"
     """An occurrence of a schedule that its policy left out; `reason` says why."""
 
@@ -41,10 +43,11 @@ class Seen(NamedTuple):
     key: str | None
     labels: Mapping[str, str]
     due_at: int
-    """Of its first run; the nominal time if that run's record is not there any more."""
+    """Of its first run; the nominal time if that run's record is not there any more; of a run that nobody here can
+    read when it was appended."""
     nominal_at: int
     fired_at: int | None
-    """LogAppendTime of its first run that is there; None: it has not fired."""
+    """LogAppendTime of its first run that is there; None: it has not fired, or was buried before it could."""
     run: int
     """The highest run on the work topic; 0: it has not fired."""
     state: State

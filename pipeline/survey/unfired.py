@@ -6,9 +6,10 @@ Both are told by the home partitions: the records that still stand on `jobs`, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline import codec
+from pipeline.codec.registry import Codec
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput, Undecodable
 from pipeline.core.ids import due_in, schedule_occurrence
@@ -17,7 +18,7 @@ from pipeline.core.schedule import Schedule, ScheduleSpec, timing_spec
 from pipeline.core.timing import Timing, timing_of
 from pipeline.ports import Record
 from pipeline.survey.ground import Ground
-from pipeline.survey.heads import Head, Sight, read_run, sight_of
+from pipeline.survey.heads import NOBODYS, Head, Sight, read_run, sight_of
 from pipeline.survey.seen import Seen, State
 from pipeline.survey.spill import Row, Spill
 from pipeline.survey.window import Filter, Window
@@ -25,7 +26,6 @@ from pipeline.survey.window import Filter, Window
 EARLIER_MS = 60_000
 _CHANGED = b"a/"
 _DIGITS = 16
-_UNKNOWN: Head = "", "", None, None, {}
 
 
 class Skips(NamedTuple):
@@ -46,7 +46,7 @@ def unfired(ground: Ground, window: Window, wanted: Filter) -> Iterator[Seen]:
     for home in range(ground.layout.partitions if pending or skipped else 0):
         schedules: dict[str, Schedule] = {}
         yield from _jobs(ground, home, window, wanted, schedules)
-        owed = (each for state in schedules.values() for each in _to_decide(state, window, wanted))
+        owed = (each for state in schedules.values() for each in to_decide(state, window, wanted))
         undecided = {seen.occurrence_id: seen for seen in owed} if pending else {}
         if skipped:
             for seen in _skipped(ground, home, window, wanted, schedules):
@@ -70,8 +70,8 @@ def _jobs(
             for record in batch:
                 key = record.key() or b""
                 if key.startswith(keys.SCHEDULE):
-                    _note(schedules, key, record.value())
-                elif pending and (row := _row(key, record, window, elsewhere)) is not None:
+                    note_schedule(ground, schedules, key, record.value())
+                elif pending and (row := row_of(ground, key, record.value(), window, elsewhere)) is not None:
                     spill.add((row,))
         for group in spill.groups():
             for _, occurrence, sight in {row[0]: row for row in group}.values():
@@ -79,16 +79,20 @@ def _jobs(
                     yield _pending(occurrence, Sight(*sight))
 
 
-def _row(key: bytes, record: Record, window: Window, elsewhere: set[bytes]) -> Row | None:
+def row_of(
+    ground: Ground, key: bytes, value: bytes | None, window: Window, elsewhere: set[bytes]
+) -> Row | None:
     """(record key, occurrence, what is to run, or None: nothing any more); None: it is of no concern. `elsewhere`: jobs
     of the window by their records, though not by their ids, whose tombstones have to be noted too."""
-    kind, value = key[:2], record.value()
+    kind = key[:2]
     if kind not in (keys.JOB, _CHANGED, keys.KEYED):
         return None
     plain = kind == keys.JOB and _due_in(key) in window
     if value is None:
         return (key, b"", None) if plain or kind != keys.JOB or key in elsewhere else None
     occurrence, sight = _to_run(key, value)
+    if sight is None and ground.is_newer(_codec_of(key), value, ground.names.jobs):
+        return None
     if sight is not None and sight.due_at in window:
         if kind == keys.JOB and not plain:
             elsewhere.add(key)
@@ -112,6 +116,10 @@ def _to_run(key: bytes, value: bytes) -> tuple[bytes, Sight | None]:
     except Undecodable:
         run = None
     return (b"", None) if run is None else (run.occurrence_id.encode(), sight_of(run))
+
+
+def _codec_of(key: bytes) -> Codec[Any]:
+    return codec.KEY_STATE if key.startswith(keys.KEYED) else codec.RUN
 
 
 def _matches(head: Head, wanted: Filter) -> bool:
@@ -145,18 +153,19 @@ def _unfired(
 # -- schedules ----------------------------------------------------------------------------------------------
 
 
-def _note(schedules: dict[str, Schedule], key: bytes, value: bytes | None) -> None:
+def note_schedule(ground: Ground, schedules: dict[str, Schedule], key: bytes, value: bytes | None) -> None:
     id_ = key[2:].decode("utf-8", "replace")
     schedules.pop(id_, None)
     try:
         state = None if value is None else codec.SCHEDULE.decode(value)
     except Undecodable:
+        ground.is_newer(codec.SCHEDULE, value or b"", ground.names.jobs)
         return
     if state is not None:
         schedules[id_] = state
 
 
-def _to_decide(state: Schedule, window: Window, wanted: Filter) -> Iterator[Seen]:
+def to_decide(state: Schedule, window: Window, wanted: Filter) -> Iterator[Seen]:
     """Instants that the owner of a schedule has not decided yet, and those that wait behind an open run."""
     head = _head_of(state.spec)
     if not _matches(head, wanted):
@@ -202,16 +211,17 @@ def _skipped(
     span = ground.scan.span(ground.names.events, home, window.from_ms - EARLIER_MS)
     for batch in ground.scan.batches(ground.names.events, home, span.start, span.end):
         for record in batch:
-            skips = _read_skips(record)
+            skips = _read_skips(ground, record)
             if skips is not None:
                 yield from _instants(skips, window, wanted, schedules.get(skips.schedule_id))
 
 
-def _read_skips(record: Record) -> Skips | None:
+def _read_skips(ground: Ground, record: Record) -> Skips | None:
     value = record.value()
     try:
         event = None if value is None else codec.EVENT.decode(value)
     except Undecodable:
+        ground.is_newer(codec.EVENT, value or b"", ground.names.events)
         return None
     if event is None or event.kind != "skipped":
         return None
@@ -233,7 +243,7 @@ def _number(event: Event, name: str) -> int:
 
 def _instants(skips: Skips, window: Window, wanted: Filter, state: Schedule | None) -> Iterator[Seen]:
     """The skipped instants one by one where the schedule still tells them; else all of them at the first."""
-    head: Head = (*_UNKNOWN[:2], skips.schedule_id, *_UNKNOWN[3:]) if state is None else _head_of(state.spec)
+    head: Head = (*NOBODYS[:2], skips.schedule_id, *NOBODYS[3:]) if state is None else _head_of(state.spec)
     if not _matches(head, wanted):
         return
     instants = _told_apart(skips, state)

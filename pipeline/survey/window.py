@@ -28,13 +28,18 @@ class Window:
 def window(from_ms: int, to_ms: int | None, now: int) -> Window:
     """From a user's words; `to_ms` None: until now, the store's clock in ms. InvalidInput naming `--from` or `--to` if
     it is reversed, empty, or reaches into the future, of which nobody can say what happened."""
+    in_order(from_ms, to_ms)
     if from_ms >= now:
         raise InvalidInput("--from", f"{_at(from_ms)} is in the future: the store's clock says {_at(now)}")
     if to_ms is not None and to_ms > now:
         raise InvalidInput("--to", f"{_at(to_ms)} is in the future: the store's clock says {_at(now)}")
-    if to_ms is not None and to_ms <= from_ms:
-        raise InvalidInput("--to", f"{_at(to_ms)} is not after --from, {_at(from_ms)}")
     return Window(from_ms=from_ms, to_ms=now if to_ms is None else to_ms)
+
+
+def in_order(from_ms: int | None, to_ms: int | None) -> None:
+    """What can be said of a window before the store's clock is asked. InvalidInput('--to') if it is reversed."""
+    if from_ms is not None and to_ms is not None and to_ms <= from_ms:
+        raise InvalidInput("--to", f"{_at(to_ms)} is not after --from, {_at(from_ms)}")
 
 
 _at = format_instant

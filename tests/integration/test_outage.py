@@ -1,6 +1,6 @@
 """An outage of our own making on the real broker: what `outage` and `verify` say of it, beside an independent count
-straight from the topics. Workers down, then failing, then the dispatcher down; a group set forward by hand; an index
-that lost an entry."""
+straight from the topics. Workers down, then failing, then the dispatcher down; workers killed in mid-run, with requeues
+afterwards; a group set forward by hand; an index that lost an entry."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from integration.fleet import Eventually, Fleet, fleet
 from pipeline import codec
 from pipeline.adapters.rocks_index import RocksIndex
 from pipeline.adapters.rocks_look import indexes_in
+from pipeline.core.job import Run
 from pipeline.core.times import format_instant, parse_instant
 from pipeline.ports import Delta
 
 APP = """
+import time
 from pathlib import Path
 from pipeline import Dueline
 
@@ -38,6 +40,18 @@ def count(ctx):
 @app.job("tick")
 def tick(ctx):
     pass
+
+@app.job("once", max_attempts=1)
+def once(ctx, n):
+    time.sleep(0.1)
+    if n % 5 == 0 and Path("failing").exists():
+        raise RuntimeError("down")
+
+@app.job("often", max_attempts=3)
+def often(ctx, n):
+    time.sleep(0.1)
+    if ctx.run == 1 or n % 5 == 0:
+        raise RuntimeError("not yet")
 """
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "cli"
 SECOND = 1_000
@@ -88,10 +102,14 @@ class Independent:
         self.buckets: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.skips: list[tuple[int, str]] = []
         """Instants with the reason why they were skipped."""
-        ended = {ack.occurrence_id: str(ack.state) for ack in shop.acks(b"t/")}
-        fired = {run.occurrence_id: (run.due_at, at) for run, at in shop.work()}
-        for id_, (due_at, at) in fired.items():
-            state = ended.get(id_) or ("unacked" if id_ in unacked else "waiting")
+        ended = {(ack.occurrence_id, ack.run): str(ack.state) for ack in shop.acks(b"t/")}
+        fired: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        for run, at in shop.work():
+            assert run.run not in fired[run.occurrence_id]
+            fired[run.occurrence_id][run.run] = run.due_at, at
+        for id_, runs in fired.items():
+            due_at, at = runs[1]
+            state = ended.get((id_, max(runs))) or ("unacked" if id_ in unacked else "waiting")
             names = ["due", state, "late" if at - due_at > SECOND else "on_time"]
             self._count(due_at, *names, *["failed"] * (state == "dead"))
         put = {
@@ -189,6 +207,94 @@ def test_an_outage_is_counted_as_an_independent_count_does(shop: Fleet, eventual
     assert report["total"]["emit_delay_ms"]["max"] > 3_000
 
     _verified(shop, begins, unacked)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_workers_killed_in_mid_run_and_requeues_are_counted_once(shop: Fleet, eventually: Eventually) -> None:
+    """Jobs with a single attempt and jobs with several, workers that are killed while they run them; then half of the
+    dead are run again, which ends long after the window does."""
+    shop.dispatcher()
+    workers = [shop.worker("--concurrency", "8") for _ in range(2)]
+    (shop.home / "failing").touch()
+    begin = int(time.time()) * SECOND
+    ids = {
+        shop.client.schedule(name, {"n": n}, in_=f"{200 + 20 * n}ms").id
+        for n in range(150)
+        for name in ("once", "often")
+    }
+    for number in range(3):
+        ran = len(shop.acks(b"t/"))
+        eventually(lambda ran=ran: len(shop.acks(b"t/")) >= ran + 40, timeout=40)  # type: ignore[misc]
+        workers[number % 2].kill()
+        workers[number % 2].wait()
+        workers[number % 2] = shop.worker("--concurrency", "8")
+    eventually(lambda: len(_ended(shop)) == len(ids), timeout=60)
+    end = int(time.time() + 1) * SECOND
+    eventually(lambda: time.time() * SECOND > end + 100, timeout=5)
+    dead = sorted(id_ for id_, state in _ended(shop).items() if state == "dead")
+    assert len(dead) >= 60
+    assert dead == sorted(run.job_id for run in _letters(shop))
+    (shop.home / "failing").unlink()
+    requeued = dead[::2]
+    for id_ in requeued:
+        assert shop.client.requeue(id_).outcome == "requeued"
+    eventually(lambda: len(_ended(shop)) == len(ids), timeout=40)
+
+    for first, last in ((begin, end), (begin + 2 * SECOND, begin + 3 * SECOND), (end, None)):
+        window = ["--from", format_instant(first)] + (["--to", format_instant(last)] if last else [])
+        _, report = ask(shop, "outage", *window, "--by", "1s")
+        expected = Independent(shop, set()).within(first, last or end + 3_600_000)
+        assert told(report) == expected
+        code, report = ask(shop, "verify", *window, "--no-index")
+        assert (code, report["occurrences"]) == (0, sum(counts["due"] for counts in expected.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_what_fired_before_a_restore_is_no_finding(
+    shop: Fleet, broker: str, prefix: str, tmp_path: Path, eventually: Eventually
+) -> None:
+    """Runs that had not ended go on as a further run; their first one stands on the topics of before."""
+    begin = format_instant(int(time.time()) * SECOND)
+    dispatcher = shop.dispatcher()
+    ids = jobs(shop, 10) | {shop.client.schedule("count", key=f"key-{n}", in_="200ms").id for n in range(5)}
+    eventually(lambda: ids <= {run.job_id for run, _ in shop.work()}, timeout=40)
+    pending = jobs(shop, 4, in_="8s")
+    assert subprocess.run(
+        [sys.executable, "-m", "pipeline", "backup", str(tmp_path / "saved")],
+        env=shop._environment, capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    dispatcher.kill()
+    (tmp_path / "new").mkdir()
+    with fleet(broker, f"{prefix}-new", tmp_path / "new", APP) as anew:
+        for words in (("restore", str(tmp_path / "saved")), ("release", "--yes")):
+            code, _ = ask(anew, *words)
+            assert code == 0
+        anew.dispatcher()
+        anew.worker()
+        eventually(lambda: ids | pending <= {ack.job_id for ack in anew.acks(b"t/")}, timeout=60)
+        code, report = ask(anew, "verify", "--from", begin)
+        assert (code, report["restored"], report["fired"]) == (0, len(ids), len(ids | pending))
+        assert report["restored_at"] is not None
+        _, report = ask(anew, "outage", "--from", begin)
+        assert (report["total"]["due"], report["total"]["succeeded"]) == (19, 19)
+
+
+def _ended(shop: Fleet) -> dict[str, str]:
+    """How the highest run of each occurrence ended, of those whose highest run has."""
+    ended = {(ack.occurrence_id, ack.run): str(ack.state) for ack in shop.acks(b"t/")}
+    highest: Counter[str] = Counter()
+    for run, _ in shop.work():
+        highest[run.occurrence_id] = max(highest[run.occurrence_id], run.run)
+    states = {id_: ended.get((id_, run), "") for id_, run in highest.items()}
+    return {id_: state for id_, state in states.items() if state not in ("", "retrying")}
+
+
+def _letters(shop: Fleet) -> list[Run]:
+    records = shop.records(shop.settings.names.dead)
+    letters = [codec.DEAD_LETTER.decode(value) for record in records if (value := record.value()) is not None]
+    return [letter.run for letter in letters if letter.run is not None]
 
 
 def _outcomes(shop: Fleet) -> Callable[[], Counter[str]]:

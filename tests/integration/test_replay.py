@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -75,12 +76,20 @@ class Outage:
         )
 
     def answer(self, schema: str, *words: str) -> Any:
+        (found,) = self.answers(schema, *words)
+        return found
+
+    def answers(self, schema: str, *words: str) -> list[Any]:
         process = self.ask(*words)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        found = json.loads(out)
-        jsonschema.validate(found, json.loads((SCHEMAS / f"{schema}.json").read_text()))
+        found = [json.loads(line) for line in out.splitlines()]
+        for each in found:
+            jsonschema.validate(each, json.loads((SCHEMAS / f"{schema}.json").read_text()))
         return found
+
+    def emitted_by(self, replay_id: str) -> int:
+        return sum(run.headers.get(REPLAY_HEADER) == replay_id for run, _ in self.shop.work())
 
     def again(self) -> Counter[str]:
         """Later runs by occurrence."""
@@ -101,6 +110,10 @@ class Outage:
         assert len(effects) == len(set(effects)) == JOBS
 
 
+def counts(view: Any) -> dict[str, int]:
+    return {name: n for name, n in view["counts"].items() if n}
+
+
 @pytest.fixture
 def outage(shop: Fleet, eventually: Eventually) -> Outage:
     return Outage(shop, eventually)
@@ -113,11 +126,11 @@ def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(o
     points = sorted(random.Random(7).sample(range(1, FAILED // 2), 2))
     outage.end_after(process, points[0])
     (listed,) = [outage.answer("replay_list", "list")]
-    assert listed["state"] in ("running", "interrupted")
-    outage.end_after(outage.ask("resume", listed["id"], "--force"), points[1])
+    assert listed["state"] == "interrupted", "a process of this machine that is gone is not waited for"
+    outage.end_after(outage.ask(*outage.window), points[1])
     outage.dispatcher.kill()
     outage.dispatcher.wait()
-    process = outage.ask("resume", listed["id"], "--force")
+    process = outage.ask("resume", listed["id"])
     outage.shop.dispatcher()
     assert process.stderr is not None
     assert any(f"replay {listed['id']} of" in line for line in process.stderr), "it is at work"
@@ -130,11 +143,44 @@ def test_h29_a_replay_that_is_killed_at_any_point_is_resumed_without_repeating(o
     shown = outage.answer("replay_show", "show", listed["id"])
     assert (shown["state"], shown["matched"]) == ("finished", FAILED)
     assert 1 <= shown["resumed"] <= 3, "one that was killed as it began has not told"
-    assert shown["counts"]["replayed"] == FAILED, "every one is told, whichever process asked for it"
-    headers = {run.headers.get(REPLAY_HEADER) for run, _ in outage.shop.work() if run.run > 1}
-    assert headers == {listed["id"]}
+    assert counts(shown) == {"replayed": FAILED}, "each is told once, whichever process asked for it"
+    assert outage.emitted_by(listed["id"]) == FAILED
     left = outage.answer("replay", *outage.window, "--dry-run")
     assert (left["matched"], left["outcomes"]) == (0, {"succeeded": JOBS})
+
+
+def test_a_replay_that_stood_still_leaves_it_to_whoever_took_it_up_or_cancelled_it(outage: Outage) -> None:
+    still = outage.ask(*outage.window, "--rate", "30")
+    outage._eventually(lambda: outage.again().total() >= 20, timeout=30)
+    still.send_signal(signal.SIGSTOP)
+    (listed,) = [outage.answer("replay_list", "list")]
+    assert counts(listed)["replayed"] > 0, "how far it is was told a moment ago"
+    outage.answer("replay", "resume", listed["id"], "--force", "--rate", "1000")
+    before = outage.answer("replay_show", "show", listed["id"])
+    assert (before["state"], counts(before)) == ("finished", {"replayed": FAILED})
+    still.send_signal(signal.SIGCONT)
+    assert still.communicate(timeout=60)[0] == ""
+    assert still.returncode == 4
+    assert outage.answer("replay_show", "show", listed["id"]) == before
+    outage.check()
+
+    # Twice the same replay of all: the first one is killed, and cancelled at once and for good.
+    everything = (*outage.window, "--only", "all", "--force", "--rate", "30")
+    killed = outage.ask(*everything)
+    outage._eventually(lambda: outage.again().total() >= FAILED + 20, timeout=30)
+    twice = outage.ask(*everything)
+    assert "is carried out by" in twice.communicate(timeout=60)[1]
+    assert twice.returncode == 4
+    killed.kill()
+    killed.communicate()
+    id_ = next(each["id"] for each in outage.answers("replay_list", "list") if each["state"] == "interrupted")
+    assert outage.answer("replay_cancel", "cancel", id_)["outcome"] == "cancelled"
+    refused = outage.ask("resume", id_, "--force")
+    assert "is cancelled" in refused.communicate(timeout=60)[1]
+    assert refused.returncode == 4
+    shown = outage.answer("replay_show", "show", id_)
+    assert (shown["state"], shown["matched"]) == ("cancelled", JOBS)
+    assert counts(shown) == {"replayed": outage.emitted_by(id_)}
 
 
 def test_a_replay_keeps_to_its_rate_and_two_at_once_are_one(outage: Outage) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline import codec
+from pipeline.codec.wire import write_instant
 from pipeline.core import keys
 from pipeline.core.ids import anonymous_id, keyed_id, occurrence_of_keyed
 from pipeline.core.job import Command, Event, Highest, ReplayBatch, Run
@@ -207,6 +208,43 @@ def test_an_older_incarnation_runs_again_once_its_key_is_free_and_does_not_take_
     assert create(keyed).outcome == "existing", "its end frees nobody else's key"
 
 
+def of_key(incarnation: int, **changes: Any) -> Run:
+    """What was seen of one of the jobs that the key has had."""
+    return run_of(KEYED, occurrence_id=occurrence_of_keyed(KEYED, incarnation), key=KEY, **changes)
+
+
+def test_of_the_jobs_of_one_key_none_runs_beside_a_later_one(keyed: Owner) -> None:
+    """The later one was run again, its key is free by now, and all that is remembered of it is its highest run."""
+    answer, (again,) = replayed(keyed, [of_key(10)])
+    assert counts(answer) == {"replayed": 1}
+    done(keyed, again)
+    answer, again = replayed(keyed, [of_key(9), of_key(3), of_key(11)])
+    assert counts(answer) == {"key_taken": 2, "replayed": 1}
+    assert [run.occurrence_id for run in again] == [occurrence_of_keyed(KEYED, 11)]
+    answer, again = replayed(keyed, [of_key(10, run=2)])
+    assert (counts(answer), again) == ({"key_taken": 1}, [])
+
+
+def test_of_the_jobs_of_one_key_in_one_command_none_runs_behind_a_later_one(keyed: Owner) -> None:
+    answer, again = replayed(keyed, [of_key(9), of_key(3)])
+    assert counts(answer) == {"replayed": 1, "key_taken": 1}
+    assert [run.occurrence_id for run in again] == [occurrence_of_keyed(KEYED, 9)]
+
+
+def test_a_key_that_has_had_many_jobs(keyed: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked through page by page, in the order of their texts."""
+    monkeypatch.setattr("pipeline.commands.replay.PAGE", 3)
+    for incarnation in range(1, 13):
+        assert counts(replayed(keyed, [of_key(incarnation)])[0]) == {"replayed": 1}
+    others = ((keyed_id(f"invoice-{n}"), f"invoice-{n}") for n in range(1_000))
+    id_, key = next((id_, key) for id_, key in others if LAYOUT.home(id_) == keyed.number and id_ > KEYED)
+    replayed(keyed, [run_of(id_, occurrence_id=occurrence_of_keyed(id_, 99), key=key)])
+    assert counts(replayed(keyed, [of_key(11, run=2), of_key(12, run=2)])[0]) == {
+        "key_taken": 1,
+        "replayed": 1,
+    }
+
+
 def test_a_keyed_job_that_is_still_to_fire_is_left_to_that(keyed: Owner) -> None:
     create(keyed)
     state = codec.KEY_STATE.decode(keyed.entry(keys.keyed_key(KEY)).value)
@@ -277,6 +315,11 @@ def stranger(**changes: Any) -> Run:
     return run_of(id_, **changes)
 
 
+def over_long(instant: int) -> bytes:
+    """A plain run in which six bytes that no reader takes stand for this one."""
+    return codec.RUN.encode(seen(failures=0)[0]).replace(write_instant(instant), b"\x80\x80\x80\x80\x80\x00")
+
+
 BAD: dict[str, tuple[Run | bytes, str]] = {
     "nothing of ours": (b"garbage", "single-object"),
     "another home": (stranger(), "has another home"),
@@ -287,7 +330,10 @@ BAD: dict[str, tuple[Run | bytes, str]] = {
     "an illegal handler": (replace(seen()[0], handler="A B"), "illegal name"),
     "more than a run": (codec.RUN.encode(seen(failures=0)[0]) + b"x", "trailing bytes"),
     "less than a run": (codec.RUN.encode(seen(failures=0)[0])[:-1], "truncated"),
+    "an over-long due time": (over_long(DUE), "over-long integer"),
+    "an over-long time of creation": (over_long(NOW), "over-long integer"),
     "too long": (replace(seen()[0], payload=bytes(2_090_000)), "leaves no room"),
+    "plain and too long": (replace(seen(failures=0)[0], payload=bytes(2_090_000)), "leaves no room"),
 }
 
 

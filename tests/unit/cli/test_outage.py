@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline import codec
 from pipeline.cli import outage as command
-from pipeline.core.job import AckState
+from pipeline.core.job import AckState, Event
+from pipeline.core.keys import restored_key
+from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.core.times import format_instant
-from tests.unit.survey.conftest import DUE, Yard
+from pipeline.ports import Put
+from tests.unit.survey.conftest import DUE, T0, Yard
 
 FROM = format_instant(DUE)
 
@@ -33,7 +38,7 @@ def yard(store: Any) -> Yard:
     return yard
 
 
-ZERO = dict.fromkeys(("running", "retrying", "cancelled"), 0)
+ZERO = dict.fromkeys(("running", "retrying", "cancelled", "unreadable"), 0)
 FIRST = {
     **ZERO, "due": 3, "on_time": 2, "late": 0, "emit_delay_ms": None, "skipped": 1, "skips": {"misfire": 1},
     "failed": 0, "succeeded": 1, "dead": 0, "unacked": 1, "waiting": 0, "pending": 0,
@@ -54,11 +59,9 @@ def test_each_bucket_and_the_total(dueline: Any, yard: Yard) -> None:
     assert [each["from"] for each in report["buckets"]] == [
         format_instant(DUE + n * 60_000) for n in range(3)
     ]
-    assert (report["to"], report["by_ms"], report["gone_until"]) == (
-        format_instant(DUE + 180_000),
-        60_000,
-        None,
-    )
+    assert (report["to"], report["by_ms"]) == (format_instant(DUE + 180_000), 60_000)
+    assert (report["gone_until"], report["began_at"], report["restored_at"]) == (None, None, None)
+    assert report["newer_records"] == 0
     total = report["total"]
     assert (total["due"], total["on_time"], total["late"]) == (6, 2, 2)
     states = (
@@ -69,6 +72,7 @@ def test_each_bucket_and_the_total(dueline: Any, yard: Yard) -> None:
         "waiting",
         "running",
         "retrying",
+        "unreadable",
         "pending",
         "skipped",
     )
@@ -96,7 +100,61 @@ def test_by_filter_and_end(dueline: Any, yard: Yard) -> None:
 
 
 def test_nothing_was_due(dueline: Any, yard: Yard) -> None:
-    assert "nothing was due" in dueline("outage", "--from", FROM, "--queue", "none").out
+    ran = dueline("outage", "--from", FROM, "--key-prefix", "none")
+    assert (ran.code, ran.err) == (0, "")
+    assert "nothing was due" in ran.out
+
+
+def test_names_that_nobody_knows_are_said(dueline: Any, yard: Yard) -> None:
+    ran = dueline("outage", "--from", FROM, "--handler", "mail.sned", "--schedule", "nihgtly")
+    assert ran.code == 0
+    assert ran.err.splitlines() == [
+        "dueline: --handler: nothing of mail.sned was due, and no live worker knows it",
+        "dueline: --schedule: nothing of nihgtly was due, and there is no schedule of this id",
+    ]
+    yard.store.beat("w", handlers=("mail.sned",))
+    yard.put_schedule(
+        Schedule(
+            spec=ScheduleSpec(id="nightly", handler="x", cron="0 0 1 1 *"),
+            incarnation=1,
+            revision=1,
+            created_at=DUE,
+            changed_at=DUE,
+            last_nominal=DUE,
+        )
+    )
+    assert dueline("outage", "--from", FROM, "--handler", "mail.sned", "--schedule", "nightly").err == ""
+
+
+def test_what_was_before_the_store_is_said(dueline: Any, yard: Yard) -> None:
+    early = format_instant(T0 - 3_600_000)
+    ran = dueline("outage", "--from", early, "--to", format_instant(DUE), "--json")
+    began = format_instant(T0)
+    assert ran.json("outage")["began_at"] == began
+    assert ran.err == f"dueline: the store began at {began}: nothing is known of before, 50% of the window\n"
+    ran = dueline("verify", "--from", early, "--to", format_instant(T0 - 1), "--no-index")
+    assert ran.code == 0
+    assert ran.err == f"dueline: the store began at {began}: nothing is known of before, all of the window\n"
+    event = Event(id="b", kind="restore", at=DUE + 60_000, detail={})
+    yard.meta(restored_key(2), codec.EVENT.encode(event))
+    ran = dueline("outage", "--from", FROM, "--json")
+    assert ran.json("outage")["restored_at"] == format_instant(DUE + 60_000)
+    assert "the store was restored at" in ran.err
+    assert "33% of the window" in ran.err
+
+
+def test_records_of_a_newer_version_are_said(dueline: Any, yard: Yard) -> None:
+    yard.store.layout = replace(yard.store.layout, fingerprints=(f"{77:016x}",))
+    value = bytes.fromhex("c301") + (77).to_bytes(8, "little")
+    yard.store.cluster.append(Put(yard.store.names.work("default"), 0, b"j-x", value))
+    yard.store.clock.advance(1_000)
+    ran = dueline("outage", "--from", FROM, "--json")
+    report = ran.json("outage")
+    assert (report["newer_records"], report["total"]["unreadable"]) == (1, 1)
+    assert "dueline: records of a newer version on unit.work.default cannot be read here (1): " in ran.err
+    ran = dueline("verify", "--no-index", "--json")
+    assert ran.json("verify")["newer_records"] == 1
+    assert "dueline: records of a newer version on unit.work.default" in ran.err
 
 
 def test_csv(dueline: Any, yard: Yard, tmp_path: Path) -> None:
@@ -127,6 +185,7 @@ def test_a_picture(dueline: Any, yard: Yard, tmp_path: Path, name: str, begin: b
         (("--from", FROM, "--by", "soon"), "--by: 'soon' is no duration"),
         (("--from", FROM, "--label", "x"), "--label: 'x' is not name=value"),
         (("--from", FROM, "--handler", "No"), "--handler: 'No' does not match"),
+        (("--from", FROM, "--queue", "none"), "--queue: 'none' is unknown: there are default"),
         (("--from", FROM, "--plot", "o.gif"), "--plot: o.gif ends in neither .svg nor .png"),
         (("--from", FROM, "--plot", "/nowhere/o.svg"), "--plot: cannot write /nowhere/o.svg: No such file"),
         (("--from", FROM, "--csv", "/nowhere/o.csv"), "--csv: cannot write /nowhere/o.csv: No such file"),
@@ -138,6 +197,35 @@ def test_bad_input(dueline: Any, yard: Yard, words: tuple[str, ...], error: str)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"dueline: {error}")
     assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--to", format_instant(DUE - 1)), f"--to: {format_instant(DUE - 1)} is not after --from, {FROM}"),
+        (("--to", format_instant(DUE + 60_000), "--by", "1ms"), "--by: gives more than 10000 buckets"),
+        (("--csv", "/nowhere/o.csv"), "--csv: cannot write /nowhere/o.csv: No such file or directory"),
+        (("--csv", "/dev/null/o.csv"), "--csv: cannot write /dev/null/o.csv: Not a directory"),
+        (("--plot", "/nowhere/o.svg"), "--plot: cannot write /nowhere/o.svg: No such file or directory"),
+        (("--plot", "o.gif"), "--plot: o.gif ends in neither .svg nor .png"),
+        (("--csv", "o.csv"), "--csv: cannot write o.csv: Permission denied"),
+        (("--plot", "o.png"), "--plot: cannot write o.png: Permission denied"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_store_is_asked(
+    dueline: Any,
+    yard: Yard,
+    words: tuple[str, ...],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.os, "access", lambda path, mode: False)  # whoever runs this may be root
+    yard.store.cluster.reachable = False
+    ran = dueline("outage", "--from", FROM, *words)
+    assert (ran.code, ran.err) == (2, f"dueline: {error}\n") or ran.err.startswith(f"dueline: {error}:")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_extra_a_picture_is_refused_before_anything_is_read(

@@ -12,16 +12,14 @@ import pytest
 
 from pipeline import codec
 from pipeline.core import keys
-from pipeline.core.ids import anonymous_id
-from pipeline.core.job import AckState, Command, Run
+from pipeline.core.ids import keyed_id
+from pipeline.core.job import AckState, Command, Event
 from pipeline.core.times import format_instant
 from pipeline.ports import Put
+from pipeline.replay.chosen import REPLAYABLE
 from pipeline.replay.record import Replay, ReplayState, to_event
 from pipeline.survey import Filter, Part, State, Window
-
-T0 = 1_800_000_000_000
-FROM = format_instant(T0 - 3_600_000)
-TO = format_instant(T0 + 60_000)
+from tests.unit.cli.replaying import ELSEWHERE, FROM, T0, TO, Owner, counts, fired, record, window
 
 
 @pytest.fixture(autouse=True)
@@ -30,70 +28,9 @@ def meta(store: Any) -> None:
     store.cluster.create_topic(store.names.dead, 1)
 
 
-class Owner:
-    """Emits and answers as the owners do; `asked` is how often it was asked for each occurrence."""
-
-    def __init__(self, store: Any) -> None:
-        self.store = store
-        self.runs: dict[str, int] = {}
-        self.asked: Counter[str] = Counter()
-        self.commands: list[Command] = []
-        self.silent = False
-        store.owner = self
-
-    def __call__(self, command: Command) -> Mapping[str, Any] | None:
-        self.commands.append(command)
-        if self.silent:
-            return None
-        batch = codec.REPLAY_BATCH.decode(command.payload or b"")
-        counts: Counter[str] = Counter()
-        for value in batch.runs:
-            run = codec.RUN.decode(value)
-            self.asked[run.occurrence_id] += 1
-            if self.runs.get(run.occurrence_id, run.run) > run.run:
-                counts["superseded"] += 1
-                continue
-            counts["replayed"] += 1
-            self.runs[run.occurrence_id] = run.run + 1
-            self.store.fire(replace(run, run=run.run + 1))
-        told = {name: str(n) for name, n in counts.items()}
-        return {"outcome": "replayed", "detail": {**command.detail, "verb": "replay", **told}}
-
-
 @pytest.fixture
 def owner(store: Any) -> Owner:
     return Owner(store)
-
-
-def fired(store: Any, n: int, state: AckState | None = None, **fields: Any) -> Run:
-    """A job that fired a minute ago, and how it ended."""
-    id_ = anonymous_id(T0 - 60_000, n)
-    run = Run(
-        job_id=id_,
-        occurrence_id=id_,
-        due_at=T0 - 60_000,
-        run=1,
-        queue="default",
-        handler="mail",
-        created_at=T0 - 90_000,
-        nominal_at=T0 - 60_000,
-        idempotency_key=id_,
-        payload=b"{}",
-    )
-    run = replace(run, **fields)
-    store.fire(run)
-    if state is not None:
-        at = store.cluster.partition(store.names.work("default"), store._work(run)).end - 1
-        store.ack(run, state, work_offset=at)
-    return run
-
-
-def counts(answer: Any) -> dict[str, int]:
-    return {name: n for name, n in answer["counts"].items() if n}
-
-
-def window(*more: str) -> tuple[str, ...]:
-    return ("replay", "--from", FROM, "--json", *more)
 
 
 # -- what is run again ----------------------------------------------------------------------------------------
@@ -232,6 +169,106 @@ def test_bad_input_is_one_line_that_names_the_option(
     assert owner.commands == []
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--from", TO, "--to", FROM), "--to"),
+        (("--from", FROM, "--to", FROM), "--to"),
+        (("--from", "yesterday"), "--from"),
+        (("--bucket", "yesterday"), "--bucket"),
+        (("--from", FROM, "--only", "all"), "--only"),
+        (("--from", FROM, "--handler", "A B"), "--handler"),
+        (("--from", FROM, "--label", "team"), "--label"),
+        *((("--from", FROM, "--rate", rate), "--rate") for rate in ("-1", "nan", "inf", "many")),
+        (("resume", "x", "--rate", "nan"), "--rate"),
+    ],
+)
+def test_what_can_be_told_without_the_store_is_told_without_it(
+    dueline: Any, store: Any, options: Any, says: str
+) -> None:
+    store.cluster.reachable = False
+    ran = dueline("replay", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "nothing that was due"),
+        (("--handler", "mial"), "nothing of handler mial that was due"),
+        (("--schedule", "nightly", "--label", "a=b"), "nothing of schedule nightly, label a=b that was due"),
+        (("--key-prefix", "inv"), "nothing of key prefix inv that was due"),
+    ],
+)
+def test_that_nothing_of_this_name_fired_is_told(
+    dueline: Any, store: Any, owner: Owner, options: Any, says: str
+) -> None:
+    if options:
+        fired(store, 1, AckState.DEAD)
+        store.clock.advance(1_000)
+    for more in (("--dry-run",), ()):
+        ran = dueline(*window(*options, *more))
+        assert (ran.code, ran.json("replay")["matched"]) == (0, 0)
+        assert says in ran.err
+    assert owner.commands == []
+    assert "has fired" not in dueline(*window("--only", "unacked", "--dry-run")).err or not options
+
+
+def test_what_the_topics_cannot_tell_is_told(dueline: Any, store: Any, owner: Owner) -> None:
+    fired(store, 1, AckState.DEAD)
+    store.clock.advance(1_000)
+    assert f"the store began at {format_instant(T0)}: nothing is known of before\n" in dueline(*window()).err
+    event = codec.EVENT.encode(Event(id="b", kind="restored", at=T0 + 500))
+    store.cluster.append(Put(store.names.meta, 0, keys.restored_key(2), event))
+    said = dueline(*window()).err
+    assert f"the store was restored at {format_instant(T0 + 500)}: what fired before is on no topic" in said
+
+
+def test_what_a_newer_version_wrote_is_told(dueline: Any, store: Any, owner: Owner) -> None:
+    run = fired(store, 1, AckState.DEAD)
+    newer = b"\xc3\x01" + (77).to_bytes(8, "little")
+    store.layout = replace(store.layout, fingerprints=(f"{77:016x}",))
+    store.cluster.append(Put(store.names.work("default"), store._work(run), b"unknown", newer))
+    store.clock.advance(1_000)
+    ran = dueline(*window("--dry-run"))
+    assert ran.json("replay")["matched"] == 1
+    assert "records of a newer version on unit.work.default cannot be read here (1)" in ran.err
+
+
+def test_a_dry_run_says_of_how_many(dueline: Any, store: Any, owner: Owner) -> None:
+    for n in range(4):
+        fired(store, n, AckState.DEAD)
+    fired(store, 10, AckState.SUCCEEDED, handler="bill")
+    store.clock.advance(1_000)
+    out = dueline("replay", "--from", FROM, "--only", "all", "--force", "--dry-run").out
+    assert [line.split() for line in out.splitlines()] == [
+        ["HANDLER", "DEAD", "SUCCEEDED"],
+        ["mail", "4", "0"],
+        ["bill", "0", "1"],
+        ["in", "all", "4", "1"],
+        ["5", "of", "5", "would", "be", "replayed", "(only", "all),", "0", "wait", "for", "a", "worker"],
+    ]
+    out = dueline("replay", "--from", FROM, "--dry-run").out
+    assert "4 of 5 would be replayed (only failed), 0 wait for a worker\n" in out
+
+
+def test_of_one_key_the_latest_job_is_run_again(dueline: Any, store: Any, owner: Owner) -> None:
+    id_ = keyed_id("invoice-55")
+    for incarnation in (3, 12):
+        run = fired(store, 1, job_id=id_, occurrence_id=f"{id_}.{incarnation}", key="invoice-55")
+        at = store.cluster.partition(store.names.work("default"), store._work(run)).end - 1
+        store.ack(run, AckState.DEAD, work_offset=at)
+    store.clock.advance(1_000)
+    out = dueline("replay", "--from", FROM, "--dry-run").out
+    assert "1 of 2 would be replayed" in out
+    assert "1 are left alone: their key had another job since" in out
+    found = dueline(*window()).json("replay")
+    assert (found["matched"], found["key_taken"], counts(found)) == (1, 1, {"replayed": 1})
+    assert owner.asked == {f"{id_}.12": 1}
+
+
 def test_many_want_a_yes(dueline: Any, store: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.cli.replay.MANY", 2)
     for n in range(3):
@@ -246,13 +283,14 @@ def test_many_want_a_yes(dueline: Any, store: Any, owner: Owner, monkeypatch: py
 def test_another_one_that_is_not_finished_stands_in_the_way(dueline: Any, store: Any, owner: Owner) -> None:
     fired(store, 1, AckState.DEAD)
     store.clock.advance(1_000)
-    other = record(store, runner="elsewhere")
+    other = record(store, runner=ELSEWHERE)
     ran = dueline(*window("--only", "dead"))
     assert ran.code == 4
     assert other.id in ran.err
     assert owner.commands == []
     assert len(dueline("replay", "list", "--json").lines("replay_list")) == 1, "nothing is left of it"
-    assert dueline(*window("--only", "dead", "--force")).code == 0
+    assert dueline(*window("--only", "dead", "--force")).code == 4, "that is about what succeeded"
+    assert dueline(*window("--only", "dead", "--beside")).code == 0
     assert len(owner.asked) == 1
 
 
@@ -266,31 +304,12 @@ def test_one_of_another_handler_does_not(dueline: Any, store: Any, owner: Owner)
 # -- resuming, listing, cancelling ----------------------------------------------------------------------------
 
 
-def record(store: Any, **fields: Any) -> Replay:
-    """One that stands on `meta`, as its process left it."""
-    values = {
-        "state": ReplayState.RUNNING,
-        "window": Window(from_ms=T0 - 3_600_000, to_ms=T0 + 60_000),
-        "wanted": Filter(outcomes=frozenset({State.FAILED})),
-        "requested_by": "ada@engine",
-        "created_at": store.clock.now(),
-        "updated_at": store.clock.now(),
-        "matched": 7,
-        **fields,
-    }
-    found = Replay(id=str(uuid.uuid4()), **values)
-    store.cluster.append(
-        Put(store.names.meta, 0, b"replay/" + found.id.encode(), codec.EVENT.encode(to_event(found)))
-    )
-    return found
-
-
 def test_one_that_was_interrupted_goes_on_where_it_was(dueline: Any, store: Any, owner: Owner) -> None:
     runs = [fired(store, n, AckState.DEAD) for n in range(20)]
     store.clock.advance(1_000)
     partition = store._work(runs[0])
     before = sorted(run.occurrence_id for run in runs if store._work(run) < partition)
-    left = record(store, part=Part("default", partition), runner="")
+    left = record(store, part=Part("default", partition), runner=None)
     store.clock.advance(100)
     ran = dueline("replay", "resume", left.id, "--json")
     found = ran.json("replay")
@@ -304,7 +323,7 @@ def test_one_that_was_interrupted_goes_on_where_it_was(dueline: Any, store: Any,
 def test_the_same_request_again_goes_on_with_it(dueline: Any, store: Any, owner: Owner) -> None:
     store.clock.advance(3_600_000)
     fired(store, 1, AckState.DEAD)
-    left = record(store, runner="")
+    left = record(store, runner=None)
     found = dueline("replay", "--from", FROM, "--to", TO, "--json").json("replay")
     assert found["id"] == left.id
 
@@ -313,7 +332,7 @@ def test_what_was_emitted_since_it_began_is_not_run_again_by_it(
     dueline: Any, store: Any, owner: Owner
 ) -> None:
     """Its own runs that failed again, and retries of others: it is about what was there when it began."""
-    left = record(store, runner="")
+    left = record(store, runner=None, matched=1)
     store.clock.advance(1_000)
     fired(store, 1, AckState.DEAD)
     found = dueline("replay", "resume", left.id, "--json").json("replay")
@@ -344,7 +363,7 @@ def test_what_is_acked_after_it_was_counted_is_left_alone(
 
 
 def test_one_that_another_process_carries_out_is_left_to_it(dueline: Any, store: Any, owner: Owner) -> None:
-    left = record(store, runner="elsewhere")
+    left = record(store, runner=ELSEWHERE)
     ran = dueline("replay", "resume", left.id)
     assert ran.code == 4
     assert "elsewhere" in ran.err
@@ -366,7 +385,7 @@ def record_of(store: Any) -> Replay:
 
 def test_list_and_show(dueline: Any, store: Any) -> None:
     assert dueline("replay", "list").out == "no replays\n"
-    first = record(store, runner="elsewhere", counts={"replayed": 3})
+    first = record(store, runner=ELSEWHERE, counts={"replayed": 3})
     second = record(store, state=ReplayState.FINISHED)
     listed = dueline("replay", "list", "--json").lines("replay_list")
     assert [(each["id"], each["state"]) for each in listed] == [
@@ -378,12 +397,14 @@ def test_list_and_show(dueline: Any, store: Any) -> None:
     store.clock.advance(31_000)
     assert dueline("replay", "show", first.id, "--json").json("replay_show")["state"] == "interrupted"
     assert first.id in dueline("replay", "list").out
+    record(store, wanted=Filter(handler="mail", outcomes=REPLAYABLE))
+    assert "  all handler=mail  " in dueline("replay", "list").out
     assert "ada@engine" in dueline("replay", "show", first.id).out
     assert dueline("replay", "show", str(uuid.uuid4())).code == 3
 
 
 def test_cancel(dueline: Any, store: Any) -> None:
-    running, left = record(store, runner="elsewhere"), record(store, runner="")
+    running, left = record(store, runner=ELSEWHERE), record(store, runner=None)
     assert dueline("replay", "cancel", running.id, "--json").json("replay_cancel")["outcome"] == "cancelling"
     assert dueline("replay", "show", running.id, "--json").json("replay_show")["state"] == "cancelling"
     assert dueline("replay", "cancel", left.id, "--json").json("replay_cancel")["outcome"] == "cancelled"
@@ -395,21 +416,23 @@ def test_cancel(dueline: Any, store: Any) -> None:
 def test_one_that_is_cancelled_meanwhile_ends_where_it_stands(
     dueline: Any, store: Any, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.replay.carrying.CANCEL_S", -1.0)
     for n in range(60):
         fired(store, n, AckState.DEAD)
     store.clock.advance(1_000)
 
     def cancelled_by_somebody(command: Command) -> Mapping[str, Any] | None:
         mark = b"replay/" + command.detail["replay"].encode() + b"/cancel"
-        store.cluster.append(Put(store.names.meta, 0, mark, codec.EVENT.encode(to_event(record_of(store)))))
+        event = replace(to_event(record_of(store)), reason="cancelled by ada@engine")
+        store.cluster.append(Put(store.names.meta, 0, mark, codec.EVENT.encode(event)))
         return owner(command)
 
     store.owner = cancelled_by_somebody
     ran = dueline(*window())
     found = ran.json("replay")
-    assert (ran.code, found["state"]) == (0, "cancelled")
+    assert (ran.code, found["state"]) == (4, "cancelled")
+    assert "dueline: cancelled by ada@engine\n" in ran.err
     assert 0 < len(owner.asked) < 60
+    assert counts(found) == {"replayed": len(owner.asked)}, "what was under way is counted too"
     (shown,) = dueline("replay", "list", "--json").lines("replay_list")
     assert shown["state"] == "cancelled"
 
@@ -434,12 +457,14 @@ def test_no_owner_answers(dueline: Any, store: Any, owner: Owner, monkeypatch: p
     assert left["state"] == "interrupted"
     assert f"dueline replay resume {left['id']}" in ran.err
     owner.silent = False
+    monkeypatch.setattr("pipeline.replay.carrying.PATIENCE_MS", 60_000)
     assert dueline("replay", "resume", left["id"]).code == 0
     assert len(owner.asked) == 1
 
 
 def test_a_record_that_nobody_can_read_hides_no_other(dueline: Any, store: Any) -> None:
     for value in (b"garbage", codec.EVENT.encode(replace(to_event(record(store)), outcome="later"))):
-        store.cluster.append(Put(store.names.meta, 0, b"replay/" + uuid.uuid4().hex.encode(), value))
+        key = b"replay/%b/0" % uuid.uuid4().hex.encode()
+        store.cluster.append(Put(store.names.meta, 0, key, value))
     store.cluster.append(Put(store.names.meta, 0, keys.LAYOUT_KEY, b"x"))
     assert len(dueline("replay", "list", "--json").lines("replay_list")) == 1

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from pipeline import codec
 from pipeline.core.ids import anonymous_id
-from pipeline.core.job import Event, ReplayBatch
+from pipeline.core.job import ReplayBatch
 from pipeline.core.layout import default_layout
 from pipeline.replay.batches import BATCH_BYTES, BATCH_RUNS, Batch, Found, batched, command_of
-from pipeline.replay.carrying import BURST_S, LEAST_ROUND, ROUND, Pace, counts_in
+from pipeline.replay.carrying import BURST_S, LEAST_ROUND, ROUND, Pace
 
 LAYOUT = default_layout(queues={"default": 12})
 ID = "3c9c5b1e-0000-4000-8000-000000000000"
@@ -90,14 +89,3 @@ def test_the_same_batch_of_the_same_replay_is_the_same_command() -> None:
         for other in (Batch(3, False, [b"a", b"b"]), Batch(3, True, [b"ab"]), Batch(2, True, [b"a", b"b"]))
     ]
     assert len({command.command_id, *others}) == 4
-
-
-def test_counts_in_an_answer() -> None:
-    def answer(**detail: str) -> Any:
-        return Event(id="c", kind="answer", at=1, detail=detail)
-
-    assert counts_in(answer(verb="replay", replay="1", requested_by="2", replayed="3", refused="0")) == {
-        "replayed": 3,
-        "refused": 0,
-    }
-    assert counts_in(answer(replayed="many", x="²", y="9" * 10)) == {}

@@ -10,10 +10,12 @@ import pytest
 from pipeline import codec
 from pipeline.core.errors import Undecodable
 from pipeline.replay.record import STALE_MS, Replay, ReplayState, of_event, to_event
+from pipeline.replay.runner import Runner
 from pipeline.survey import Filter, Part, State, Window
 
 T0 = 1_800_000_000_000
 FAILED = frozenset({State.FAILED})
+ELSEWHERE = Runner(host="elsewhere", pid=7, place="boot/4026531836", nonce="n1")
 
 
 def replay(**changes: Any) -> Replay:
@@ -25,7 +27,7 @@ def replay(**changes: Any) -> Replay:
         "requested_by": "ada@engine",
         "created_at": T0 + 90_000,
         "updated_at": T0 + 90_000,
-        "runner": "here",
+        "runner": ELSEWHERE,
         **changes,
     }
     return Replay(**fields)
@@ -35,16 +37,19 @@ FULL = replay(
     wanted=Filter(
         handler="mail", schedule="nightly", queue="q", labels={"a": "b"}, key_prefix="inv", outcomes=FAILED
     ),
-    rate=2.5, matched=7, counts={"replayed": 3}, part=Part("mail", 4), offset=99, resumed=2, reason="payload: too long",
+    rate=2.5, matched=7, counts={"replayed": 3}, part=Part("mail", 4), offset=99, resumed=2, attempt=3, era=4,
+    reason="payload: too long",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("found", [replay(), FULL, replay(state=ReplayState.CANCELLED, runner="")])
+@pytest.mark.parametrize("found", [replay(), FULL, replay(state=ReplayState.CANCELLED, runner=None)])
 def test_what_is_written_is_read_back(found: Replay) -> None:
     assert of_event(codec.EVENT.decode(codec.EVENT.encode(to_event(found)))) == found
 
 
-@pytest.mark.parametrize("name", ["wanted", "from", "counts", "part", "rate", "created_at"])
+@pytest.mark.parametrize(
+    "name", ["wanted", "from", "counts", "part", "rate", "created_at", "runner", "era", "attempt"]
+)
 @pytest.mark.parametrize("value", [None, "x", "[]", '{"handler":{}}'])
 def test_what_is_no_record_is_told_so(name: str, value: str | None) -> None:
     event = to_event(FULL)
@@ -91,5 +96,5 @@ def test_which_is_carried_out() -> None:
     found = replay()
     assert found.alive(found.updated_at + STALE_MS - 1)
     assert not found.alive(found.updated_at + STALE_MS)
-    assert not replace(found, runner="").alive(found.updated_at)
+    assert not replace(found, runner=None).alive(found.updated_at)
     assert not replace(found, state=ReplayState.FINISHED).alive(found.updated_at)

@@ -12,6 +12,7 @@ from pipeline.adapters.memory_scan import MemoryScan
 from pipeline.core import keys, offset_metadata
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import Ack, AckState, Event, Run
+from pipeline.core.keys import LAYOUT_KEY
 from pipeline.core.offset_metadata import OffsetMetadata
 from pipeline.core.schedule import Schedule
 from pipeline.core.token import make_token
@@ -30,8 +31,13 @@ class Yard:
         self.store = store
         self.offsets: dict[tuple[str, int], tuple[int, int]] = {}
         """Work partition and offset by occurrence and run."""
+        for topic, partitions in ((store.names.dead, 2), (store.names.meta, 1)):
+            store.cluster.create_topic(topic, partitions)
+        self.meta(LAYOUT_KEY, codec.LAYOUT.encode(store.layout))
         store.clock.advance(DUE - store.clock.now())
-        store.cluster.create_topic(store.names.dead, 2)
+
+    def meta(self, key: bytes, value: bytes | None) -> None:
+        self.store.cluster.append(Put(self.store.names.meta, 0, key, value))
 
     @property
     def ground(self) -> Ground:
@@ -55,6 +61,11 @@ class Yard:
 
     def again(self, run: Run, **fields: Any) -> Run:
         return replace(run, **{"run": run.run + 1, "due_at": run.due_at + 5_000, **fields})
+
+    def requeued(self, run: Run) -> Run:
+        """As `commands.again` makes it now, from what a command says of it."""
+        now = self.store.clock.now()
+        return replace(run, run=run.run + 1, created_at=now, due_at=now, nominal_at=now)
 
     def fire(self, run: Run, *, told: bool = True) -> Run:
         """Its work record and, of run 1 if `told`, the tombstone at its home."""

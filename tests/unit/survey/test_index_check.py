@@ -22,6 +22,7 @@ from pipeline.emission import Emission
 from pipeline.partition import Partition
 from pipeline.portion import Portion
 from pipeline.ports import Action, Delta, Entry, Put
+from pipeline.survey import index_check
 from pipeline.survey.index_check import AT_ONCE, Comparison, compare, trusted
 from tests.unit.owner import LAYOUT, NAMES, NOW, SITE, run_of
 
@@ -256,3 +257,38 @@ def test_an_index_of_another_log_or_too_old_is_not_looked_at(desk: Desk) -> None
     assert not trusted(position, SITE, NOW + SITE.stale_after_ms)
     assert not trusted(position, replace(SITE, topic_id="new"), NOW)
     assert not trusted(position, replace(SITE, cluster_id="new"), NOW)
+
+
+def test_what_was_put_once_and_ended_once_is_not_folded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = desk.jobs(20)
+    desk.read()
+    desk.clock.advance(FIRST + ROUND - desk.clock.now())
+    fired = desk.commit(desk.due(FIRST + ROUND))
+    desk.read()
+    late = [run for run in runs if run.due_at == FIRST][:2]
+    for run in late:  # copies that were refused, one of them ended again
+        desk.put(keys.job_key(run.job_id), codec.RUN.encode(run))
+    desk.read()
+    desk.commit(desk.due(1_000)[:1])
+    desk.read()
+    folded: list[bytes] = []
+
+    class Watched(Partition):
+        def ingest(self, records: Any, position: int, now: int) -> None:
+            folded.extend(record.key() for record in records)
+            super().ingest(records, position, now)
+
+    monkeypatch.setattr(index_check, "Partition", Watched)
+    found = desk.compare()
+    assert (found.differing, found.in_motion) == (0, 0)
+    assert sum(each.count for each in found.index.values()) == 20 - len(fired.puts) // 2 + 1
+    ended = {put.key for put in fired.puts if put.value is None}
+    assert len(ended) >= 4
+    assert ended.intersection(folded) == {keys.job_key(run.job_id) for run in late}
+
+
+def test_a_log_that_was_cut_below_the_position_is_read_to_its_end(desk: Desk) -> None:
+    desk.jobs(10)
+    desk.read()
+    del desk.log.entries[7:]
+    assert desk.compare().differing == 3

@@ -12,10 +12,10 @@ from pipeline.adapters.memory_cluster import MemoryRecord
 from pipeline.core import keys
 from pipeline.core.ids import anonymous_id, keyed_id
 from pipeline.core.job import Ack, AckState, Failure, Run
-from pipeline.core.token import make_token
+from pipeline.core.token import make_token, split_token
 from pipeline.ports import Put, Span
-from pipeline.survey.heads import Sight, read_run, sight_of
-from pipeline.survey.marks import Marks, read_ack, run_hash, token_of
+from pipeline.survey.heads import Sight, due_order, read_due, read_run, sight_of
+from pipeline.survey.marks import RUN_AT, Marks, read_ack, run_hash, token_of
 
 DUE = 1_800_000_000_000
 ids = st.sampled_from(
@@ -83,7 +83,9 @@ def test_acks_read_by_their_places_say_what_they_say_decoded(given_: list[Ack]) 
             code, offset = marks._peek(value)
             word = read_ack(key, value)
             assert word is not None
-            assert code == 0 or (code, offset) == (word.code, word.offset)
+            assert code == 0 or (code & 15, offset) == (word.code, word.offset)
+            if code and ack.state.terminal:
+                assert code >> RUN_AT in (0, split_token(ack.token).run)
             assert word.mark == run_hash(ack.occurrence_id.encode(), ack.run)
             assert token_of(value) == ack.token
             marks.learn([record(key, value, 5)], 0)
@@ -122,7 +124,11 @@ def test_the_acks_of_our_workers_need_no_decoding() -> None:
 @given(st.lists(runs, min_size=1, max_size=8))
 def test_runs_read_by_their_places_say_what_they_say_decoded(given_: list[Run]) -> None:
     for run in given_ * 2:
-        assert read_run(run.occurrence_id.encode(), codec.RUN.encode(run)) == sight_of(run)
+        key, value = run.occurrence_id.encode(), codec.RUN.encode(run)
+        assert read_run(key, value) == sight_of(run)
+        of_itself = run.run == 1 and run.job_id == run.occurrence_id and len(key) < 64
+        plain = of_itself and 1 << 34 <= run.due_at < 1 << 41
+        assert read_due(key, value) == (due_order(run.due_at) if plain else None)
 
 
 def test_a_later_run_with_nothing_special_is_no_first_run() -> None:
@@ -143,3 +149,12 @@ def test_a_run_that_is_cut_short_or_of_another_key_is_none(run: Run, data: Any) 
     # What is cut off the payload is not looked at.
     assert found is None or (isinstance(found, Sight) and cut > len(value) - len(run.payload) - 3)
     assert read_run(b"j-other", value) is None
+    assert read_due(b"j-other", value) is None
+    assert read_due(key, value[:cut]) in (None, due_order(run.due_at))
+
+
+@given(st.integers(-5, 1 << 45), st.integers(-5, 1 << 45))
+def test_due_times_are_in_order(one: int, other: int) -> None:
+    assert due_order(one) <= due_order(other) or one > other
+    if min(one, other) >= 1 << 34 and max(one, other) < 1 << 41:
+        assert (due_order(one) < due_order(other)) == (one < other)

@@ -13,7 +13,7 @@ from pipeline.core.job import AckState, KeyState, Run
 from pipeline.core.token import make_token
 from pipeline.ports import Put
 from pipeline.survey import spill
-from pipeline.survey.promises import Kind
+from pipeline.survey.promises import Judged, Kind
 from pipeline.survey.verifying import TOLD, Verdict, verify_promises
 from tests.unit.survey.conftest import DUE, HOUR, T0, Yard
 
@@ -46,7 +46,7 @@ def test_nothing_is_wrong_with_what_went_well(yard: Yard) -> None:
     yard.commit_all()
     yard.commit(yard.offsets[waiting.occurrence_id, 1][0], 0)
     looked = verdict(yard)
-    assert (looked.first, looked.occurrences, looked.runs) == ({}, 22, 23)
+    assert (looked.first, looked.judged) == ({}, Judged(22, 23, waiting=1))
 
 
 def test_a_job_that_its_home_calls_fired_and_that_no_work_record_has_is_lost(yard: Yard) -> None:
@@ -166,6 +166,16 @@ def test_tokens_grow_from_run_to_run(yard: Yard, second: int, what: str) -> None
     assert what in verdict(yard).first[Kind.TOKEN][0].detail
 
 
+def test_what_ended_without_a_start_has_no_token_and_is_no_finding(yard: Yard) -> None:
+    """Purged, stopped before it began, too old, of no handler: its ack carries 0."""
+    yard.ack(yard.fire(yard.run()), AckState.CANCELLED, token=0)
+    run = yard.fire(yard.run(1))
+    yard.ack(run, AckState.RETRYING)
+    yard.store.clock.advance(6_000)
+    yard.ack(yard.fire(yard.again(run)), AckState.DEAD, token=0)
+    assert found(yard) == {}
+
+
 def test_a_run_that_was_acked_twice_has_a_token_that_did_not_grow(yard: Yard) -> None:
     run = yard.fire(yard.run())
     yard.ack(run, AckState.SUCCEEDED, attempt=2)
@@ -186,7 +196,7 @@ def test_all_are_counted_and_the_first_are_named(yard: Yard, monkeypatch: pytest
         yard.fire(fine(yard, n))
     looked = verdict(yard)
     assert (looked.counts[Kind.DOUBLED], len(looked.first[Kind.DOUBLED])) == (2 * TOLD, TOLD)
-    assert (looked.occurrences, looked.runs) == (2 * TOLD, 4 * TOLD)
+    assert looked.judged == Judged(2 * TOLD, 4 * TOLD)
 
 
 def test_only_what_was_due_in_the_window_is_judged(yard: Yard) -> None:
@@ -198,3 +208,57 @@ def test_only_what_was_due_in_the_window_is_judged(yard: Yard) -> None:
     yard.store.end(lost, "fired", place="default/1")
     assert found(yard) == {}
     assert DUE in HOUR
+
+
+def test_a_requeue_of_what_was_due_before_the_window_is_not_lost(yard: Yard) -> None:
+    yard.store.clock.advance(-7_200_000)
+    old = yard.run(after=-7_200_000)
+    yard.ack(yard.fire(old), AckState.DEAD)
+    yard.store.clock.advance(7_200_000)
+    yard.ack(yard.fire(yard.requeued(old)), AckState.SUCCEEDED)
+    assert found(yard) == {}
+
+
+def test_an_unacked_run_that_was_requeued_after_the_window_is_made_good(yard: Yard) -> None:
+    run = yard.fire(yard.run())
+    yard.commit_all()
+    assert found(yard) == {Kind.UNACKED: [run.occurrence_id]}
+    yard.store.clock.advance(7_200_000)
+    yard.fire(yard.requeued(run))
+    assert found(yard) == {}
+
+
+def test_what_fired_before_a_restore_went_on_as_a_further_run_and_is_not_lost(yard: Yard) -> None:
+    run = yard.again(yard.run())
+    yard.store.clock.advance(6_000)
+    yard.ack(yard.fire(run), AckState.SUCCEEDED)
+    yard.commit_all()
+    assert found(yard) == {Kind.LOST: [run.occurrence_id]}
+    restored = verify_promises(yard.ground, HOUR, DUE + 3_000)
+    assert (restored.first, restored.judged) == ({}, Judged(1, 1, restored=1))
+    assert Kind.LOST in verify_promises(yard.ground, HOUR, DUE).first
+
+
+def test_a_restore_excuses_nothing_that_fired_since(yard: Yard) -> None:
+    run = yard.run()
+    yard.store.put(run)
+    yard.store.end(run, "fired", place="default/1")
+    yard.store.clock.advance(6_000)
+    yard.fire(yard.again(run), told=False)
+    assert Kind.LOST in verify_promises(yard.ground, HOUR, DUE + 3_000).first
+
+
+def test_the_restored_state_of_a_key_is_no_word_of_a_firing_here(yard: Yard) -> None:
+    state = KeyState(incarnation=7, phase="fired", highest_run=1, unique="finished", changed_at=T0)
+    home, key = yard.store.layout.home(keyed_id("invoice-55")), keys.keyed_key("invoice-55")
+    headers = [("run", b"1"), ("work", b"default/0"), ("moved", b"restored")]
+    yard.store.cluster.append(Put(yard.store.names.jobs, home, key, codec.KEY_STATE.encode(state), headers))
+    assert found(yard) == {}
+
+
+def test_pending_ones_are_counted_apart(yard: Yard) -> None:
+    fine(yard)
+    yard.store.put(yard.run(1))
+    yard.store.put(yard.run(2, after=3_600_000))
+    looked = verdict(yard)
+    assert (looked.pending, looked.judged) == (1, Judged(1, 1))

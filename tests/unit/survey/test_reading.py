@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import codec
 from pipeline.core.ids import keyed_id
-from pipeline.core.job import AckState
+from pipeline.core.job import AckState, Run
 from pipeline.core.offset_metadata import Start
 from pipeline.core.token import make_token
 from pipeline.ports import CommittedOffset, Put
@@ -322,3 +322,46 @@ def test_what_ran_again_is_found_whatever_its_first_run_came_to(yard: Yard) -> N
     assert yard.states(outcomes={State.DEAD}) == {first.occurrence_id: "dead"}
     (seen,) = yard.seen(outcomes={State.DEAD})
     assert (seen.run, seen.due_at, seen.fired_at) == (2, DUE, DUE + 6_000)
+
+
+LATER = Window(from_ms=DUE + 7_200_000, to_ms=DUE + 10_800_000)
+
+
+def keyed(yard: Yard, n: int) -> Run:
+    id_ = keyed_id(f"invoice-{n}")
+    return replace(yard.run(n), job_id=id_, occurrence_id=f"{id_}.{n}", key=f"invoice-{n}")
+
+
+@pytest.mark.parametrize("outcomes", [set(), {State.SUCCEEDED}, {State.SUCCEEDED, State.WAITING}])
+def test_a_requeue_is_of_the_window_in_which_its_occurrence_was_due(yard: Yard, outcomes: set[State]) -> None:
+    """It is meant for the moment at which somebody asked for it (`commands.again`)."""
+    first, other = yard.run(), keyed(yard, 1)
+    for run in (first, other):
+        yard.ack(yard.fire(run, told=False), AckState.DEAD)
+    yard.store.clock.advance(LATER.from_ms - DUE + 5_000)
+    for run in (first, other):
+        yard.ack(yard.fire(yard.requeued(run)), AckState.SUCCEEDED)
+    found = yard.seen(outcomes=outcomes)
+    assert {seen.occurrence_id: (seen.state, seen.run) for seen in found} == {
+        run.occurrence_id: (State.SUCCEEDED, 2) for run in (first, other)
+    }
+    assert {(seen.due_at, seen.nominal_at, seen.fired_at) for seen in found} == {(DUE, DUE, DUE)}
+    assert yard.seen(LATER, outcomes=outcomes) == []
+    assert yard.seen(outcomes={State.DEAD}) == []
+
+
+def test_what_follows_from_a_requeue_is_of_its_window_too(yard: Yard) -> None:
+    first = yard.ack(yard.fire(yard.run()), AckState.DEAD)
+    yard.store.clock.advance(LATER.from_ms - DUE + 5_000)
+    second = yard.ack(yard.fire(yard.requeued(first)), AckState.RETRYING)
+    yard.store.clock.advance(5_000)
+    yard.ack(yard.fire(yard.again(second)), AckState.CANCELLED)
+    assert yard.states() == {first.occurrence_id: "cancelled"}
+    assert yard.states(LATER) == {}
+
+
+def test_a_retry_of_a_job_that_was_created_for_at_once_is_no_requeue_of_another_window(yard: Yard) -> None:
+    first = yard.ack(yard.fire(yard.run(created_at=DUE)), AckState.RETRYING)
+    yard.store.clock.advance(5_000)
+    yard.ack(yard.fire(yard.again(first)), AckState.SUCCEEDED)
+    assert yard.states() == yard.states(outcomes={State.SUCCEEDED}) == {first.occurrence_id: "succeeded"}
