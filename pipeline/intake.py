@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pipeline import codec
 from pipeline.core.admission import MINUTE_MS, Limits, check_run, killed, nobody_knows, too_old
 from pipeline.core.errors import Undecodable, UnknownFingerprint
-from pipeline.core.handler import DeadEnd, Decision
+from pipeline.core.handler import Cancelled, DeadEnd, Decision
 from pipeline.core.job import Run
 from pipeline.core.registry import HandlerSpec, Registry
 from pipeline.desk import Desk
@@ -146,6 +146,17 @@ class Intake:
         flight = self._unstarted(lane, delivery)
         puts = self._desk.settle(flight, decision, self._clock.now())
         self._ledger.add(flight, puts, decision.reason if isinstance(decision, DeadEnd) else None)
+
+    def purge(self, lanes: Iterable[Lane]) -> None:
+        """End what waits in the queue and is meant by its purge. What nobody can read is buried all the same."""
+        for lane in lanes:
+            if purged := lane.purged():
+                self._events.on("purged", partition=lane.number, runs=len(purged), reason=lane.gate.reason)
+            for delivery in purged:
+                if (lane.number, delivery.offset) in self._letters:
+                    self._turn_away(lane, delivery)
+                else:
+                    self.give_up(lane, delivery, Cancelled(reason=lane.gate.reason))
 
     def _unstarted(self, lane: Lane, delivery: Delivery) -> Flight:
         """Stands for a run that ends without being started; its ack is that of the attempt last started."""

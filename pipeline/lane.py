@@ -16,10 +16,11 @@ from typing import NamedTuple
 from pipeline import codec
 from pipeline.core import keys, offset_metadata
 from pipeline.core.acks import AckTracker
-from pipeline.core.errors import Undecodable
+from pipeline.core.errors import Undecodable, UnknownFingerprint
 from pipeline.core.job import Ack, AckState, Run, Takeover
 from pipeline.core.keys import AcksKind
 from pipeline.core.offset_metadata import Start
+from pipeline.core.queues import Gate
 from pipeline.core.states import PartitionState
 from pipeline.offers import Offer, OfferId, read_chunk
 from pipeline.past import NOBODY, Past
@@ -93,8 +94,13 @@ class Hold(NamedTuple):
 class Lane:
     """One work partition in this assignment. Used by the worker's thread only."""
 
-    def __init__(self, number: int) -> None:
+    strange: str | None = None
+    """Fingerprint of a record on the acks partition of which this version has no schema: it may tell of an attempt."""
+
+    def __init__(self, number: int, gate: Gate | None = None) -> None:
+        """`gate` = whether anything of the queue may start; None: nobody ever says no."""
         self.number = number
+        self.gate = gate or Gate()
         self.state = PartitionState.ASSIGNED
         self.unsure = False
         """A transaction with this partition's offsets has an unknown outcome: ask the group first."""
@@ -174,9 +180,15 @@ class Lane:
                 self._add_chunk(key, value, record.offset() or 0)
             elif self._past.forgotten:
                 self._past.ended(key, codec.ACK.decode(value))
-        except Undecodable:
-            return False  # what nobody can read started nothing; the acks topic is compacted, not owed
+        except Undecodable as problem:
+            self._noted(problem)
         return False
+
+    def _noted(self, problem: Undecodable) -> None:
+        """What nobody can read started nothing; the acks topic is compacted, not owed. But somebody else may be able to
+        read it: whether that version was announced is for the worker to ask."""
+        if isinstance(problem, UnknownFingerprint):
+            self.strange = f"{problem.fingerprint:016x}"
 
     def _restored(self) -> None:
         self.tracker, tokens = self._past.restored(self.acks_next)
@@ -205,8 +217,8 @@ class Lane:
                 continue
             try:
                 late += self._news(head, key, record)
-            except Undecodable:
-                continue  # see `_learn`
+            except Undecodable as problem:
+                self._noted(problem)
         if records:
             self.acks_next = (records[-1].offset() or 0) + 1
         if (self.offers or self.released) and not self.tracker.recovering:
@@ -284,7 +296,7 @@ class Lane:
     def startable(self, limit: int, busy: Callable[[Run], bool] | None = None) -> Iterator[Delivery]:
         """Waiting runs that may start now, at most `limit`: not those for whose handler `busy` says so, and of a serial
         group one at a time, in log order. Whoever takes one calls `take_off`, or gives it up."""
-        if self.state is not PartitionState.RUNNING or self.usurped:
+        if self.state is not PartitionState.RUNNING or self.usurped or self.gate.closed:
             return
         room = self.tracker.room()
         if not room and self.waiting and self.tracker.starts(self.waiting[0].offset):
@@ -312,13 +324,39 @@ class Lane:
                 yield delivery
         self.waiting.extendleft(reversed(skipped))
 
+    def purged(self) -> list[Delivery]:
+        """Runs that wait here, were never started, and are meant by a purge of the queue. Whoever takes them ends them:
+        no more at a time than the metadata has room for, and none before those have committed."""
+        end = self.gate.end(self.number)
+        if not (self._queued_below(end) or self.parked) or self.usurped:
+            return []
+        if self.state is not PartitionState.RUNNING or any(
+            not flight.token for flight in self.flights.values()
+        ):
+            return []
+        room, found = self.tracker.room(), list[Delivery]()
+        begun: list[Delivery] = []
+        while self._queued_below(end) and len(found) < room:
+            delivery = self.waiting.popleft()
+            (begun if self.tracker.starts(delivery.offset) else found).append(delivery)
+        self.waiting.extendleft(reversed(begun))
+        self.waiting_bytes -= sum(len(delivery.run.payload) for delivery in found)
+        parked = [offset for offset in self.parked if offset < end and not self.tracker.starts(offset)]
+        found += [self.parked.pop(offset)[0] for offset in parked[: room - len(found)]]
+        return found
+
+    def _queued_below(self, offset: int) -> bool:
+        return bool(self.waiting) and self.waiting[0].offset < offset
+
     @property
     def restless(self) -> bool:
         """Whether the loop should come back soon: a takeover is under way, or runs wait for a place or a holder."""
-        return bool(self.waiting or self.held or self.reclaimed) or self.state in (
-            PartitionState.ASSIGNED,
-            PartitionState.RESTORING,
-        )
+        if self.held or self.state in (PartitionState.ASSIGNED, PartitionState.RESTORING):
+            return True
+        if self.gate.closed:  # only a purge takes anything then, and that nothing which was ever started
+            purging = self._queued_below(self.gate.end(self.number))
+            return purging and not self.tracker.starts(self.waiting[0].offset)
+        return bool(self.waiting or self.reclaimed)
 
     def wait(self, delivery: Delivery) -> None:
         self.waiting.append(delivery)

@@ -160,6 +160,13 @@ class LaneTakeover:
             self._events.on("fencing", process=stale.process, transactional_ids=foreign)
             self._log.fence(*foreign)
 
+    def generation_now(self) -> int:
+        """The group's generation, also of partitions that were kept through a rebalance; 0: no member of it."""
+        try:
+            return self._log.membership().generation
+        except RetryStep:
+            return 0
+
     def _takeover_record(self) -> Takeover:
         return Takeover(
             process=self._identity.process,

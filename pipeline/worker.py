@@ -44,6 +44,7 @@ from pipeline.ports import (
     RebalanceListener,
     Record,
 )
+from pipeline.queues import QueueWatch
 from pipeline.starts import Starts
 from pipeline.takeover import LaneTakeover
 
@@ -90,15 +91,17 @@ class Worker:
         guards: WorkGuards | None = None,
         announced: Callable[[str], bool] = lambda fingerprint: False,
         aside: Aside = AtOnce,
+        queues: QueueWatch | None = None,
     ) -> None:
         """`tickets` number the calls of an executor, `airborne` holds those that run, by ticket, and `outbox` what was
         parted with: they outlive this object when the clients are built anew. `open_fleet` follows the heartbeats of
-        others, `aside` makes the ack transactions."""
+        others, `aside` makes the ack transactions. `queues` tells which are paused; workers of one thread share it."""
         self._appender = appender
         self._executor = executor
         self._registry = registry
         self._desk = desk
         self._clock = clock
+        self._announced = announced
         self._identity = identity
         self._pulse = pulse
         self._events = events
@@ -112,6 +115,8 @@ class Worker:
         """Those lanes."""
         self._contested_at = 0
         self._draining = self._apart = False
+        self._queues = queues or QueueWatch(reader=reader, meta=desk.names.meta, clock=clock, events=events)
+        self._gate = self._queues.gate(desk.queue, "" if guards is None else guards.topic_id)
         self._failure: Exception | None = None
         self._fatal: Exception | None = None
         """What ended a transaction that was waited for inside a poll."""
@@ -157,7 +162,7 @@ class Worker:
     def assigned(self, partitions: Sequence[int]) -> Mapping[int, int]:
         """Nothing is fetched before the group's stable offset is known."""
         for number in partitions:
-            self._lanes[number] = Lane(number)
+            self._lanes[number] = Lane(number, self._gate)
         self._events.on("assigned", queue=self._desk.queue, partitions=sorted(partitions))
         return {}
 
@@ -227,12 +232,16 @@ class Worker:
         self._follow()
         self._contest()
         if not self._draining:
+            self._queues.look()
+            if self._gate.ends:
+                self._intake.purge(self._lanes.values())
             self._starts.write(self._lanes.values(), len(self._airborne))
         self._appender.poll(1 if self._starts.under_way and not self._airborne else 0)
         self._check_records()
         self._calls.launch(self._starts.take_cleared())
         self._starts.landed(self._calls.collect(self._settle))
-        self._intake.give_up_parked(self._lanes.values())
+        if not self._gate.closed:
+            self._intake.give_up_parked(self._lanes.values())
         self._hooks.tell(self._ledger.advance(more=bool(self._airborne or self._starts.under_way)))
         self._throttle()
         self._beat()
@@ -281,11 +290,33 @@ class Worker:
             self._quotas.count(flight.run, -1)
         self._leases.stop_orphans(self._calls.stop)
         for lane in self._lanes.values():
+            if lane.strange is not None:
+                self._leave_to_newer(lane, lane.strange)
             if lane.stops.news:
                 lane.stops.news = False
                 for flight in lane.flights.values():
                     if flight.ticket in self._airborne and lane.stops.hits(flight.run):
                         self._calls.stop(flight)
+
+    def _leave_to_newer(self, lane: Lane, fingerprint: str) -> None:
+        """Its acks partition has a record that was written with this schema, unknown here. If a newer version has
+        announced it, it may tell of an attempt that runs, or of an outcome that was offered: nothing is started beside
+        that. What runs of it here is offered to its next owner, who can read all of them (docs/versions.md)."""
+        lane.strange = None
+        if lane.state is PartitionState.CLOSED or not self._announced(fingerprint):
+            return
+        self._settle_acks()
+        self._dropped += lane.flights.values()
+        self._gone.append(lane.number)
+        lane.close()
+        self._log.pause([lane.number])
+        self._intake.forget([lane.number])
+        reason = f"its acks partition holds a record of schema {fingerprint}, which was announced and is unknown here:"
+        self._events.on(
+            "partition_stopped", queue=self._desk.queue, partition=lane.number,
+            reason=f"{reason} upgrade this process",
+        )  # fmt: skip
+        self._part()
 
     def _contest(self) -> None:
         usurped = [lane for lane in self._lanes.values() if lane.usurped and not lane.unsure]
@@ -341,7 +372,7 @@ class Worker:
 
     def heartbeat(self) -> Heartbeat:
         return worker_heartbeat(
-            self._identity, self._desk, self._registry, self._log.transactional_ids, self._takeover.generation,
+            self._identity, self._desk, self._registry, self._log.transactional_ids, self._takeover.generation_now(),
             self._lanes.values(), list(self._airborne.values()), taking=not self._draining,
         )  # fmt: skip
 

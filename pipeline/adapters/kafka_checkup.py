@@ -41,6 +41,7 @@ from pipeline.core.zones import zone_data_version
 from pipeline.doctor.facts import Copies, Ends, Facts, Member, Place, Share, Undecided
 from pipeline.doctor.topics import INTERNAL
 from pipeline.heartbeat import read_fleet
+from pipeline.queues import states_of
 
 T = TypeVar("T")
 
@@ -137,6 +138,7 @@ class Checkup:
                 "layout": found,
                 "era": None if era is None else codec.ERA.decode(era).era,
                 "hold": None if hold is None else codec.HOLD.decode(hold),
+                "queues": states_of(values),
                 "guards": {share: codec.GROUP_GUARD.decode(value) for share, value in _guards(values)},
                 "known": frozenset(one for one in (found.fingerprints if found else ()) if codec.known(one)),
             }

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -17,7 +17,7 @@ from pipeline.adapters.kafka_settings import bad_setting, constructing
 from pipeline.core.backup import Hold
 from pipeline.core.errors import DuelineError, Refused, StoreUnreachable, Undecodable, UnknownFingerprint
 from pipeline.core.job import GroupGuard
-from pipeline.core.keys import ERA_KEY, HOLD_KEY, LAYOUT_KEY
+from pipeline.core.keys import ERA_KEY, HOLD_KEY, LAYOUT_KEY, QUEUE
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.site import Standing
@@ -96,6 +96,8 @@ class Meta:
     guards: Collection[bytes] = ()
     """Keys of the group guards."""
     hold: Hold | None = None
+    queues: Mapping[bytes, bytes] = field(default_factory=dict)
+    """What is said of queues, by record key, as it stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +361,7 @@ def _meta(topic: str, values: Mapping[bytes, bytes]) -> Meta:
             era=None if era is None else codec.ERA.decode(era).era,
             guards=[key for key in values if key.startswith(GUARD)],
             hold=held,
+            queues={key: value for key, value in values.items() if key.startswith(QUEUE)},
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 from pipeline.adapters.kafka_admin import lay_out, topic_admin
@@ -13,10 +14,10 @@ from pipeline.adapters.store_clock import StoreClock, kafka_clock
 from pipeline.config import Settings
 from pipeline.core.backup import Hold
 from pipeline.core.layout import Layout
-from pipeline.heartbeat import in_words, read_fleet
+from pipeline.heartbeat import Seen, read_fleet
 from pipeline.ports import Put
 
-FRESH_MS = 5_000
+PAUSE_S = 0.5
 FLUSH_MS = 60_000
 HOLD_MS = 30_000
 
@@ -40,11 +41,13 @@ class KafkaTarget:
     def hold(self) -> Hold | None:
         return self._admin.meta_if_present().hold
 
-    def running(self, before: int | None = None) -> str:
+    def beating(self, within_ms: int) -> Sequence[Seen]:
         if not self._reader.partitions(self._names.fleet):
-            return ""
-        fleet = read_fleet(self._reader, self._names.fleet, self._now() - FRESH_MS)
-        return in_words(seen for seen in fleet if before is None or seen.heartbeat.started_at < before)
+            return ()
+        return read_fleet(self._reader, self._names.fleet, self._now() - within_ms)
+
+    def pause(self) -> None:
+        time.sleep(PAUSE_S)
 
     def _now(self) -> int:
         """The store's time, epoch ms; its topic `fleet` must be there."""

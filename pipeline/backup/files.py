@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,24 +33,46 @@ SYNC_INTERVAL = 256 * 1024
 
 @contextmanager
 def directory(target: Path) -> Iterator[Path]:
-    """A private directory to fill, which becomes `target` at the end, or is removed if anything goes wrong. Refused if
-    `target` is there or cannot be written."""
-    if target.exists() or target.is_symlink():
+    """A private directory to fill, which becomes `target` at the end, or is removed if anything goes wrong, with the
+    parents that were made for it. Refused if `target` is there or cannot be written to its end; InvalidInput if it
+    cannot be made at all."""
+    if os.path.lexists(target):
         raise Refused(f"{target} is there already: a backup never overwrites one")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    with _parents(target):
+        try:
+            partial.mkdir(mode=0o700)
+        except OSError as error:
+            raise _unmakable(target, error) from error
+        try:
+            yield partial
+            _sync(partial)
+            partial.rename(target)
+            _sync(target.parent)
+        except OSError as error:
+            raise Refused(f"{target} cannot be written: {error.strerror}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _parents(target: Path) -> Iterator[None]:
+    """Those that are missing are made, and taken away again if nothing comes of `target`."""
+    missing = [parent for parent in target.parents if not os.path.lexists(parent)]
     try:
-        partial.mkdir(mode=0o700)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise Refused(f"{partial} cannot be made: {error.strerror}") from error
-    try:
-        yield partial
-        _sync(partial)
-        partial.rename(target)
-        _sync(target.parent)
-    except OSError as error:
-        raise Refused(f"{target} cannot be written: {error.strerror}") from error
+        raise _unmakable(target, error) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.lexists(target):
+            for parent in missing:
+                with suppress(OSError):  # never made, or somebody else has put something there
+                    parent.rmdir()
+
+
+def _unmakable(target: Path, error: OSError) -> InvalidInput:
+    return InvalidInput("DIRECTORY", f"{target} cannot be made: {error.strerror}")
 
 
 def _sync(directory: Path) -> None:

@@ -2,6 +2,9 @@
 
     checksums ─▶ is the target fit? ─▶ topics ─▶ era + 1, hold "restoring" ─▶ still empty? ─▶ records ─▶ hold "held"
 
+**Who runs is waited for, not guessed.** Who was killed a moment ago left a heartbeat that counts for five seconds. Who
+lives beats again meanwhile, and is named; who does not counts as gone then, and the restore goes on.
+
 **One may be killed at any place.** `meta` says `restoring` and which backup until all is there, and what is written is
 the same whatever stands there already: a record is known by its key, so the same restore, begun again, writes
 everything once more and changes nothing.
@@ -12,11 +15,22 @@ restore is refused, or that dispatcher finds the hold.
 
 **Tokens grow.** The era is one more than that of the backup, and than that of the target if it has one; it stands first
 in a token. What is run once more keeps its idempotency key.
+
+**Replays** that were open count as cancelled, since they began in another era (`replay.register`): how far they are is
+told in offsets of topics that are gone.
+
+**What tells a restored record from a new one**, for whoever looks for what should be there (`verify`, `outage`):
+
+- on `jobs`, the header `moved` = `restored`. An open run stands there as a retry, so its run 1 and all before the next
+  one are on no topic of this store, and neither are acks of before;
+- on `meta`, `restored/<era>`: an Event of kind `restore`, for good. `id` = the backup, `at` = when the restore began by
+  the store's clock; `detail` has `era`, and `created_at` = when the loss window began, both instants in epoch ms. Every
+  record that was restored was appended after `at`, and what it tells of happened before `created_at`, or soon after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -28,20 +42,25 @@ from pipeline.backup.records import Plain, headers
 from pipeline.core import history, keys
 from pipeline.core.backup import Hold, HoldState
 from pipeline.core.errors import InvalidInput, Refused, Undecodable
-from pipeline.core.job import Run
-from pipeline.core.keys import ERA_KEY, JOB, LAYOUT_KEY
+from pipeline.core.job import Event, Run
+from pipeline.core.keys import ERA_KEY, LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.token import LAST_ERA
 from pipeline.emission import MOVED
+from pipeline.heartbeat import Seen
 from pipeline.ports import Headers, Put
 
 META_FILE, JOBS_FILE, RUNS_FILE = FILES
 RESTORED: Headers = [(MOVED, b"restored")]
 """As an owner that puts a record at its home: it did not come late from its maker, so its age does not speak against
 it (`fold.CREATION_LIMIT_MS`)."""
+NAMED = 5
+"""Processes that a message names."""
 AT_ONCE, BYTES_AT_ONCE = 10_000, 32 * 1024 * 1024
 """Records, and bytes of their values, on their way at the same time, which bounds the memory."""
+FRESH_MS = 5_000
+"""After so long without a heartbeat a process counts as gone."""
 
 
 class Target(Protocol):
@@ -49,8 +68,12 @@ class Target(Protocol):
 
     def layout(self) -> Layout | None: ...
     def hold(self) -> Hold | None: ...
-    def running(self, before: int | None = None) -> str:
-        """The processes that run on it, of those that started before this instant, in words; empty if there is none."""
+    def beating(self, within_ms: int) -> Sequence[Seen]:
+        """The last heartbeat of every process that beat within this time and has not left."""
+        ...
+
+    def pause(self) -> None:
+        """Wait for less than it takes a live process to beat again."""
         ...
 
     def occupied(self, layout: Layout) -> str:
@@ -91,21 +114,24 @@ class Restored:
     records: int
 
 
-def restore(source: Path, target: Target, names: Names) -> Restored:
+def restore(
+    source: Path, target: Target, names: Names, tell: Callable[[str], None] = lambda words: None
+) -> Restored:
     """Raises InvalidInput naming the file that is damaged, and Refused, with nothing written; StoreUnreachable, after
-    which the same restore goes on."""
+    which the same restore goes on. `tell` is told what is waited for."""
     manifest, layout = checked(source)
-    resumed = _check_target(target, layout, manifest)
+    resumed = _check_target(target, layout, manifest, tell)
     if not resumed:
         _refuse_occupied(target, layout)
     created = target.create(layout)
-    target.begin(manifest.id, manifest.era + 1)
+    hold = target.begin(manifest.id, manifest.era + 1)
     if not resumed:
         try:
             _refuse_occupied(target, layout)
         except Refused:
             target.abandon(manifest.id)
             raise
+    target.append(mark_put(manifest, hold, names))
     records = _write(source, manifest, target, layout, names)
     return Restored(
         manifest=manifest,
@@ -139,7 +165,7 @@ def _write(source: Path, manifest: Manifest, target: Target, layout: Layout, nam
 # -- whether it may be --------------------------------------------------------------------------------------
 
 
-def _check_target(target: Target, layout: Layout, manifest: Manifest) -> bool:
+def _check_target(target: Target, layout: Layout, manifest: Manifest, tell: Callable[[str], None]) -> bool:
     """Whether a restore of this backup has begun there. Refused if it may not be restored there."""
     found = target.layout()
     if found is None:
@@ -153,9 +179,34 @@ def _check_target(target: Target, layout: Layout, manifest: Manifest) -> bool:
     if hold is not None:
         _check_hold(hold, manifest)
     # Whoever started under the hold knows it; whoever was there before may own a partition and not have looked.
-    if running := target.running(None if hold is None else hold.at):
-        raise Refused(f"nothing was changed, there runs {running}: stop them before a restore")
+    _await_nobody(target, None if hold is None else hold.at, tell)
     return hold is not None
+
+
+def _await_nobody(target: Target, before: int | None, tell: Callable[[str], None]) -> None:
+    """Wait until no process counts as running, of those that started before this instant. Refused, naming them, if one
+    of them lives: whoever was killed does not beat again, so this takes no longer than it takes to count as gone."""
+    first: dict[str, int] | None = None
+    while there := [
+        seen for seen in target.beating(FRESH_MS) if before is None or seen.heartbeat.started_at < before
+    ]:
+        if first is None:
+            first = {seen.heartbeat.process: seen.at for seen in there}
+            tell(
+                f"waiting for {_named(there)} to beat again, or to count as gone {FRESH_MS // 1000} s after the last"
+                " time"
+            )
+        elif alive := [seen for seen in there if seen.at > first.get(seen.heartbeat.process, -1)]:
+            raise Refused(f"nothing was changed, there runs {_named(alive)}: stop before a restore")
+        target.pause()
+
+
+def _named(processes: Sequence[Seen]) -> str:
+    """By role, name, host and process number: what it takes to end them."""
+    beats = {seen.heartbeat.process: seen.heartbeat for seen in processes}  # a worker beats once a queue
+    told = [f"{beat.role} {name} (process {beat.pid} on {beat.host})" for name, beat in sorted(beats.items())]
+    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    return ", ".join(told[:NAMED]) + more
 
 
 def _check_hold(hold: Hold, manifest: Manifest) -> None:
@@ -204,10 +255,21 @@ def puts_of(source: Path, manifest: Manifest, layout: Layout, names: Names) -> I
         yield run_put(record, layout, names)
 
 
+def mark_put(manifest: Manifest, hold: Hold, names: Names) -> Put:
+    """The record that tells of the restore for good: its hold ends with the release (see the module)."""
+    event = Event(
+        id=manifest.id,
+        kind="restore",
+        at=hold.at,
+        detail={"era": str(hold.era), "created_at": str(manifest.created_at)},
+    )
+    return Put(names.meta, 0, keys.restored_key(hold.era), codec.EVENT.encode(event))
+
+
 def job_put(record: Plain, names: Names) -> Put:
     """A record of `jobs` where it stood: its home is fixed by its id."""
-    told = [*headers(record), *(RESTORED if record["key"].startswith(JOB) else ())]
-    return Put(names.jobs, record["partition"], record["key"], record["value"], told or None)
+    told = [each for each in headers(record) if each not in RESTORED]  # it may have been restored before
+    return Put(names.jobs, record["partition"], record["key"], record["value"], [*told, *RESTORED])
 
 
 def run_put(record: Plain, layout: Layout, names: Names) -> Put:
@@ -217,9 +279,8 @@ def run_put(record: Plain, layout: Layout, names: Names) -> Put:
         home = layout.home(run.job_id)
     except Undecodable as error:
         raise InvalidInput(RUNS_FILE, f"run of {record['key']!r:.80}: {error}") from error
-    return Put(
-        names.jobs, home, keys.retry_key(run.occurrence_id, run.run), codec.RUN.encode(again(run, record))
-    )
+    key, value = keys.retry_key(run.occurrence_id, run.run), codec.RUN.encode(again(run, record))
+    return Put(names.jobs, home, key, value, RESTORED)
 
 
 def again(run: Run, record: Plain) -> Run:

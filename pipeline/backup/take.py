@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline import codec
 from pipeline.backup import files
 from pipeline.backup.cut import Cut, Positions, Reach, take_cut
 from pipeline.backup.jobs import JobsState, Scratch
@@ -15,7 +16,8 @@ from pipeline.backup.manifest import FILES, FileNote, Manifest
 from pipeline.backup.records import Plain, plain
 from pipeline.backup.runs import Finished, OpenRuns, consistent
 from pipeline.codec.registry import FRAME, MAGIC
-from pipeline.core.keys import HOLD_KEY
+from pipeline.core.errors import Undecodable
+from pipeline.core.keys import HOLD_KEY, KEYED
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.ports import Clock, Reader, Record
@@ -35,7 +37,9 @@ KINDS = {
     b"h/": "highest",
     b"x/": "stops",
 }
-OTHER, OPEN_RUNS, UNREADABLE = "other", "open_runs", "unreadable_runs"
+OTHER, OPEN_RUNS, UNREADABLE, PENDING = "other", "open_runs", "unreadable_runs", "pending"
+WAITING = (b"j/", b"a/")
+"""Jobs without a key whose first run is to come; whether one with a key is pending its state tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,8 @@ class _Writing:
         self._cut = cut
         self._directory = directory
         self._frames: set[bytes] = set()
-        self.counts: dict[str, int] = dict.fromkeys((*KINDS.values(), OTHER, OPEN_RUNS, UNREADABLE), 0)
+        names = (PENDING, *KINDS.values(), OTHER, OPEN_RUNS, UNREADABLE)
+        self.counts: dict[str, int] = dict.fromkeys(names, 0)
 
     @property
     def fingerprints(self) -> set[str]:
@@ -127,6 +132,7 @@ class _Writing:
                 if not consistent(record, span.settled, jobs, self._source.layout):
                     continue
                 counts[record["key"][:2]] += 1
+                self.counts[PENDING] += _pending(record)
                 yield record
         for kind, count in counts.items():
             self.counts[KINDS.get(kind, OTHER)] += count
@@ -147,3 +153,14 @@ class _Writing:
             self.counts[OPEN_RUNS] += 1
             yield record
         self.counts[UNREADABLE] += runs.unreadable
+
+
+def _pending(record: Plain) -> bool:
+    """Whether it is of a job whose first run is to come."""
+    kind: bytes = record["key"][:2]
+    if kind != KEYED:
+        return kind in WAITING
+    try:
+        return codec.KEY_STATE.decode(record["value"]).run is not None
+    except Undecodable:
+        return False  # its owner buries it, then as now

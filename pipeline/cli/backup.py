@@ -13,7 +13,7 @@ import click
 from pipeline import __version__, tell_dev_store
 from pipeline.backup.manifest import Manifest
 from pipeline.backup.restore import Restored
-from pipeline.backup.take import OPEN_RUNS, Source
+from pipeline.backup.take import OPEN_RUNS, PENDING, UNREADABLE, Source
 from pipeline.cli.output import emit, note
 from pipeline.cli.store import Store, following
 from pipeline.config import Settings, load_settings
@@ -29,8 +29,8 @@ OVERDUE_LIMIT = 1_000
 @click.command("backup", short_help="Write all that is still owed to a directory, while it runs.")
 @click.argument("directory", type=click.Path(path_type=Path))
 def backup(directory: Path) -> None:
-    """Write a backup to DIRECTORY, which must not exist: pending jobs, keys, schedules, commands not executed yet, runs
-    that have not ended, the layout and the era.
+    """Write a backup to DIRECTORY, which must not exist; directories above it are made. In it are pending jobs, keys,
+    schedules, commands not executed yet, runs that have not ended, the layout and the era.
 
     Dispatchers and workers go on meanwhile. The directory has its name once everything is on the disk; until then, and
     if anything goes wrong, there is nothing of that name. What ended is not in it: no results, no dead letters.
@@ -63,13 +63,14 @@ def _source(settings: Settings, store: Store) -> Iterator[Source]:
 
 
 @click.command("restore", short_help="Restore a backup into empty topics; nothing fires yet.")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def restore(directory: Path) -> None:
     """Restore the backup in DIRECTORY into topics that hold nothing, or that are not there yet.
 
     Every checksum is looked at before anything is written. A new era begins, and the dispatch is held until `dueline
     release`; dispatchers and workers may be started before that. A restore that was cut off goes on when it is run
-    again. Stop all dispatchers and workers first.
+    again. Stop all dispatchers and workers first: one that runs is named, and one that was killed is waited for until
+    it counts as gone, five seconds after its last heartbeat.
     """
     from pipeline.adapters.kafka_restore import KafkaTarget
     from pipeline.backup import restore as restoring
@@ -77,7 +78,7 @@ def restore(directory: Path) -> None:
     settings = load_settings()
     tell_dev_store(settings)
     with closing(KafkaTarget(settings)) as target:
-        done = restoring.restore(directory, target, settings.names)
+        done = restoring.restore(directory, target, settings.names, note)
     emit(_restored_view(directory, done), lambda _: _restored(done))
     note(
         "nothing fires yet: start dispatchers and workers, look at `dueline status`, then run `dueline release`"
@@ -152,8 +153,23 @@ def _written(directory: Path, manifest: Manifest) -> str:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    told = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return ", ".join(told) or "nothing is pending"
+    """In words for a person: what is to come, always; what else is owed, if there is any."""
+    pending = counts.get(PENDING, counts["jobs"] + counts["changed"])  # version 0.1.0 did not count it
+    told = [
+        _number(pending, "pending job", "pending jobs"),
+        _number(counts["retries"], "retry", "retries"),
+        _number(counts["schedules"], "schedule", "schedules"),
+        _number(counts[OPEN_RUNS], "open run", "open runs"),
+    ]
+    if waiting := counts["commands"]:
+        told.append(_number(waiting, "command", "commands") + " not executed yet")
+    if unreadable := counts[UNREADABLE]:
+        told.append(_number(unreadable, "unreadable run", "unreadable runs") + " left out")
+    return ", ".join(told)
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _restored_view(directory: Path, done: Restored) -> dict[str, Any]:

@@ -48,6 +48,12 @@ class Refused(DuelineError):
     exit_code = 4
 
 
+class NotAllowed(DuelineError):
+    """Give the server a token that may do this: DUELINE_TOKEN, made by `dueline token create`."""
+
+    exit_code = 4
+
+
 class StoreUnreachable(DuelineError):
     """Start the store, or point DUELINE_BOOTSTRAP_SERVERS at it, and call again."""
 

@@ -22,6 +22,9 @@ ERA_KEY = b"era"
 HOLD_KEY = b"hold"
 """On meta: that the dispatch is held, and by which restore."""
 
+QUEUE = b"q/"
+"""On meta: how the keys of what is said of queues begin."""
+
 ANONYMOUS = (b"j/", b"a/")
 """How the record keys of an anonymous job begin: as its creator put it, and after a change."""
 JOB, KEYED, COMMAND, RETRY, STOPPED, SCHEDULE, HIGHEST = b"j/", b"k/", b"c/", b"r/", b"x/", b"s/", b"h/"
@@ -172,6 +175,16 @@ def terminal_key(occurrence_id: str, run: int, attempt: int) -> bytes:
 def guard_key(group: str, partition: int) -> bytes:
     """On meta: the highest generation of a group that owned the partition."""
     return f"g/{group}/{partition}".encode()
+
+
+def queue_key(queue: str) -> bytes:
+    """On meta: whether the queue is paused, and what it was purged of."""
+    return QUEUE + queue.encode()
+
+
+def restored_key(era: int) -> bytes:
+    """On meta: that this era began with a restore."""
+    return b"restored/%d" % era
 
 
 def place_key(topic: str, partition: int, offset: int) -> bytes:

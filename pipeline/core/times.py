@@ -99,10 +99,13 @@ def _zone(match: re.Match[str]) -> timezone:
 
 
 def _plausible(field: str, ms: int, given: object) -> Millis:
+    computed = isinstance(given, datetime)  # a number was made into it, perhaps of the other unit
     if ms < EARLIEST:
-        raise InvalidInput(field, f"{_shown(given)} is before 2000: were seconds taken for milliseconds?")
+        hint = ": were seconds taken for milliseconds?" if computed else ""
+        raise InvalidInput(field, f"{_shown(given)} is before 2000{hint}")
     if ms > LATEST:
-        raise InvalidInput(field, f"{_shown(given)} is after 2200: were milliseconds taken for seconds?")
+        hint = ": were milliseconds taken for seconds?" if computed else ""
+        raise InvalidInput(field, f"{_shown(given)} is after 2200{hint}")
     return Millis(ms)
 
 

@@ -29,6 +29,7 @@ class Check(NamedTuple):
 CHECKS: Mapping[str, Check] = {
     "installation": Check(topics.installation, (), Danger.ON_TIME),
     "hold": Check(topics.hold, ("now",), Danger.ON_TIME),
+    "queue_paused": Check(topics.paused, ("now",), Danger.ON_TIME),
     "settings": Check(topics.settings, ("topics",), Danger.LOST),
     "copies": Check(topics.copies, ("copies", "topics"), Danger.LOST),
     "internal": Check(topics.internal, ("topics",), Danger.ONCE),

@@ -11,6 +11,7 @@ from pipeline.core.clock import Reading
 from pipeline.core.job import GroupGuard
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.queues import Pause, QueueState
 from pipeline.core.topics import LiveTopic
 from pipeline.heartbeat import Seen
 from pipeline.ports import Position
@@ -116,6 +117,8 @@ class Facts:
     layout: Layout | None = None
     era: int | None = None
     hold: Hold | None = None
+    queues: Mapping[str, QueueState] = field(default_factory=dict)
+    """What was ever said of a queue by `dueline queue`."""
     guards: Mapping[Share, GroupGuard] = field(default_factory=dict)
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -138,6 +141,11 @@ class Facts:
     def tool(self, name: str) -> str:
         """How a command of Kafka's own begins; a store that asks for a password wants its `--command-config` too."""
         return f"{name} --bootstrap-server {self.bootstrap}"
+
+    def paused(self, queue: str) -> Pause | None:
+        """Who has paused a queue, if it is paused."""
+        state = self.queues.get(queue)
+        return None if state is None else state.pause
 
     def live(self, role: str) -> list[Seen]:
         """Heartbeats of the live processes of this role; a worker has one for each of its queues."""

@@ -303,6 +303,34 @@ def unacked(facts: Facts) -> Iterator[Finding]:
             subject=topic,
             problem=f"a run has waited for {span(age)}; after {span(kept)} it is deleted unseen",
             danger=Danger.LOST,
-            remedy=f"dueline worker --app MODULE:APP --queue {topic.rpartition('.work.')[2]}; until then"
+            remedy=f"{_started_by(facts, topic)}; until then"
             f" {facts.tool('kafka-configs.sh')} --alter --topic {topic} --add-config retention.ms=-1",
+        )
+
+
+def _started_by(facts: Facts, topic: str) -> str:
+    """What lets the runs of a work topic start."""
+    queue = topic.removeprefix(facts.names.work(""))
+    if facts.paused(queue) is not None:
+        return f"dueline queue resume {queue}"
+    return f"dueline worker --app MODULE:APP --queue {queue}"
+
+
+def paused(facts: Facts) -> Iterator[Finding]:
+    """Nothing of a paused queue starts, and what it holds is deleted unseen in the end (docs/queues.md)."""
+    assert facts.layout is not None
+    for queue in sorted(facts.layout.queues):
+        pause, topic = facts.paused(queue), facts.names.work(queue)
+        if pause is None:
+            continue
+        told = f": {pause.reason}" if pause.reason else ""
+        since = f"for {span(facts.now - pause.at)}, by {pause.by}" if pause.by else "as far as can be read"
+        oldest = min((at for place, at in facts.unacked.items() if place.topic == topic), default=None)
+        waits = "" if oldest is None else f"; its oldest run was fired {span(facts.now - oldest)} ago"
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=queue,
+            problem=f"has been paused {since}{told}{waits}",
+            danger=Danger.ON_TIME,
+            remedy=f"dueline queue resume {queue}, once what it was paused for is over",
         )

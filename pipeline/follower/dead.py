@@ -79,7 +79,7 @@ def read_runs(reader: Reader, topic: str, letters: Iterable[Letter]) -> Iterator
         start = min(offset for number, offset in by_place if number == partition)
         for record in reader.read(topic, partition, start=start):
             letter = by_place.get((partition, record.offset() or 0))
-            found = None if letter is None else _decoded(record)
+            found = None if letter is None else read_letter(record)
             if letter is not None and found is not None and found.run is not None:
                 yield letter, found.run
 
@@ -103,10 +103,10 @@ class _Fold:
 
     def take(self, key: bytes, partition: int, record: Record) -> None:
         if record.value() is None:
-            occurrence, run = key.decode("utf-8", "replace"), _run_of(headers_of(record))
+            occurrence, run = key.decode("utf-8", "replace"), run_of_mark(headers_of(record))
             self._requeued[occurrence] = max(run, self._requeued.get(occurrence, 0))
             return
-        letter = _decoded(record)
+        letter = read_letter(record)
         if letter is None or letter.run is None:
             self._unreadable(key, partition, record, letter)
         else:
@@ -118,29 +118,37 @@ class _Fold:
             return
         found = None
         if self._wanted.matches(letter):
-            view = _view(letter, run, payload=self._payload)
+            view = letter_view(letter, run, payload=self._payload)
             found = Letter(partition, record.offset() or 0, letter.at, run.job_id, view)
         self._latest[run.occurrence_id] = _Latest(run.run, letter.at, found)
 
     def _unreadable(self, key: bytes, partition: int, record: Record, letter: DeadLetter | None) -> None:
-        offset = record.offset() or 0
-        told = letter or DeadLetter(
-            reason=UNREADABLE,
-            detail="the letter itself cannot be read",
-            at=record.timestamp()[1],
-            source_topic=record.topic() or "",
-            source_partition=partition,
-            source_offset=offset,
-            record_key=key,
-            value=record.value(),
-        )
+        told = letter or unreadable_letter(key, record)
         if self._wanted.matches(told):
-            view = _view(told, None, payload=self._payload)
-            place = f"{told.source_topic}/{told.source_partition}/{told.source_offset}".encode()
-            self._places[place] = Letter(partition, offset, told.at, None, view)
+            view = letter_view(told, None, payload=self._payload)
+            self._places[place_of_letter(told)] = Letter(partition, record.offset() or 0, told.at, None, view)
 
 
-def _decoded(record: Record) -> DeadLetter | None:
+def unreadable_letter(key: bytes, record: Record) -> DeadLetter:
+    """What is told of a letter that nobody can read."""
+    return DeadLetter(
+        reason=UNREADABLE,
+        detail="the letter itself cannot be read",
+        at=record.timestamp()[1],
+        source_topic=record.topic() or "",
+        source_partition=record.partition() or 0,
+        source_offset=record.offset() or 0,
+        record_key=key,
+        value=record.value(),
+    )
+
+
+def place_of_letter(letter: DeadLetter) -> bytes:
+    """By which those letters are told apart that are of no run."""
+    return f"{letter.source_topic}/{letter.source_partition}/{letter.source_offset}".encode()
+
+
+def read_letter(record: Record) -> DeadLetter | None:
     value = record.value()
     try:
         return None if value is None else codec.DEAD_LETTER.decode(value)
@@ -148,7 +156,7 @@ def _decoded(record: Record) -> DeadLetter | None:
         return None
 
 
-def _run_of(headers: Mapping[str, str]) -> int:
+def run_of_mark(headers: Mapping[str, str]) -> int:
     """Of a mark; one that names none marks nothing."""
     text = headers.get("run", "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _RUN_DIGITS else 0
@@ -157,7 +165,7 @@ def _run_of(headers: Mapping[str, str]) -> int:
 # -- as JSON ------------------------------------------------------------------------------------------------
 
 
-def _view(letter: DeadLetter, run: Run | None, *, payload: bool) -> View:
+def letter_view(letter: DeadLetter, run: Run | None, *, payload: bool) -> View:
     stored = letter.value or b"" if run is None else run.payload
     view: View = {
         "id": run and run.job_id,

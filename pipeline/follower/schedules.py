@@ -63,15 +63,21 @@ _PREFIX = keys.schedule_key("")
 def fold_skips(trail: Trail, events: Iterable[Record]) -> None:
     """Mark an occurrence of the grid as skipped if one of these events says so: each is about a range of instants."""
     of = parse_occurrence(trail.id)
-    timing = None if trail.schedule is None else _timing(trail.schedule.spec)
-    if of.kind != "g" or timing is None or not _on_grid(timing, trail.schedule, of.nominal_at):
+    if not may_be_skipped(trail):
         return
     key = of.schedule_id.encode()
     for record in events:
         if record.key() == key and (event := readable_event(record.value())) is not None:
-            first, last = _number(event.detail.get("first")), _number(event.detail.get("last"))
+            first, last = detail_number(event.detail.get("first")), detail_number(event.detail.get("last"))
             if event.kind == "skipped" and event.detail.get("kind") == "g" and first <= of.nominal_at <= last:
                 trail.known, trail.end, trail.skipped = True, "skipped", event.reason
+
+
+def may_be_skipped(trail: Trail) -> bool:
+    """Whether it is an instant of the grid of its schedule, as far as that is known."""
+    of = parse_occurrence(trail.id)
+    timing = None if trail.schedule is None else _timing(trail.schedule.spec)
+    return of.kind == "g" and timing is not None and _on_grid(timing, trail.schedule, of.nominal_at)
 
 
 def _on_grid(timing: Timing, state: Schedule | None, nominal: int) -> bool:
@@ -79,7 +85,7 @@ def _on_grid(timing: Timing, state: Schedule | None, nominal: int) -> bool:
     return after_finish or timing.next_after(nominal - 1) == nominal
 
 
-def _number(text: str | None) -> int:
+def detail_number(text: str | None) -> int:
     """Of an event's detail; -1 if it is none: whoever may append can say anything."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _DIGITS else -1
 

@@ -24,7 +24,7 @@ from pipeline.follower.values import (
 )
 from pipeline.ports import Record
 
-__all__ = ["Fold", "Place", "Trail", "fold_of", "fold_trail", "headers_of"]
+__all__ = ["Fold", "KeyedFold", "Place", "ScheduledFold", "Trail", "fold_of", "fold_trail", "headers_of"]
 
 BEFORE_TOMBSTONE_MS = 60_000
 """How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
@@ -73,6 +73,9 @@ class Trail:
     """The occurrence that one of a schedule waits for."""
     commands: set[bytes] = field(default_factory=set)
     """Create commands of this keyed job that no owner has executed yet."""
+    certain: bool = False
+    """Of an occurrence of a schedule: whether the place is that of the state which came with the firing, not of a later
+    one."""
 
     @property
     def pending(self) -> Run | None:
@@ -103,9 +106,9 @@ def fold_of(job_id: str, layout: Layout) -> Fold:
     """A fold to be fed with the records of the home partition of `job_id`. Undecodable if that is no id."""
     match parse_id(job_id):
         case KeyedId() as keyed:
-            return _KeyedFold(job_id, keyed)
+            return KeyedFold(job_id, keyed)
         case ScheduleOccurrence() as occurrence:
-            return _ScheduledFold(job_id, occurrence, layout)
+            return ScheduledFold(job_id, occurrence, layout)
         case _:
             return Fold(job_id)
 
@@ -195,7 +198,7 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= RUN_DIGITS else 1
 
 
-class _KeyedFold(Fold):
+class KeyedFold(Fold):
     """Of a keyed job: `k/<key>` is its state, under a key of which its id holds no more than a hash, and each
     incarnation is another job. Without one in the id the last is meant."""
 
@@ -204,7 +207,7 @@ class _KeyedFold(Fold):
         self.trail.incarnation = parsed.incarnation
         self._base = parsed.id
         self._wanted = parsed.incarnation
-        self._current: int | None = None
+        self.current: int | None = None
         """Incarnation of the last state read."""
         self._runs = tuple(f"{letter}/{parsed.id}.".encode() for letter in "rhx")
 
@@ -230,7 +233,7 @@ class _KeyedFold(Fold):
         elif state is None:
             self.trail.unreadable = True
         else:
-            self._current = state.incarnation
+            self.current = state.incarnation
             if self._chosen(state.incarnation):
                 self._stands(key, record, state)
             elif state.incarnation > (self._wanted or 0) and key in self.trail.live:
@@ -240,7 +243,7 @@ class _KeyedFold(Fold):
     def _is_end_of_ours(self, record: Record) -> bool:
         """A tombstone names its occurrence; one that does not ends the last state read, if there was one."""
         named = _incarnation(headers_of(record).get("occurrence", ""))
-        ended = self._current if named is None else named
+        ended = self.current if named is None else named
         return ended is None or self._chosen(ended)
 
     def _chosen(self, incarnation: int) -> bool:
@@ -303,7 +306,7 @@ def _is_of(key: bytes, base: str) -> bool:
         return False
 
 
-class _ScheduledFold(Fold):
+class ScheduledFold(Fold):
     """Of an occurrence of a schedule: before its first run it has no record, only what its schedule says of it."""
 
     def __init__(self, id_: str, parsed: ScheduleOccurrence, layout: Layout) -> None:
@@ -311,8 +314,6 @@ class _ScheduledFold(Fold):
         self._of = parsed
         self._layout = layout
         self._schedule = keys.schedule_key(parsed.schedule_id)
-        self._certain = False
-        """Whether the place is that of the state which came with the firing, not of a later one."""
 
     def take(self, key: bytes, record: Record) -> None:
         if key != self._schedule:
@@ -322,11 +323,11 @@ class _ScheduledFold(Fold):
         waited = self.trail.live.pop(key, None) is not None
         self.trail.behind = None
         if state is not None and state.incarnation == self._of.incarnation:
-            self._stands(state)
-        if waited and not self.trail.live and not self._certain:
+            self.stands(state)
+        if waited and not self.trail.live and not self.trail.certain:
             self.trail.end = self.trail.end or "cancelled"  # by who deleted, edited or paused its schedule
 
-    def _stands(self, state: Schedule) -> None:
+    def stands(self, state: Schedule) -> None:
         self.trail.schedule = state
         nominal, grid = self._of.nominal_at, self._of.kind == "g"
         if grid and nominal in state.buffer:
@@ -369,8 +370,8 @@ class _ScheduledFold(Fold):
             trail.known = True
         if told and told[0].startswith(SKIPPED):
             trail.end, trail.skipped = "skipped", told[0].removeprefix(SKIPPED)
-        elif not self._certain and state.spec.queue in self._layout.queues:
-            self._certain = bool(told)
+        elif not self.trail.certain and state.spec.queue in self._layout.queues:
+            self.trail.certain = bool(told)
             trail.work = self._place(state)
 
     def _place(self, state: Schedule) -> Place:

@@ -16,6 +16,7 @@ from pipeline.follower.listing import fold_backlog
 from pipeline.follower.values import readable_ack, readable_run, shown_instant
 from pipeline.heartbeat import Seen
 from pipeline.ports import Reader, Record
+from pipeline.queues import read_states
 
 SERIAL_WINDOW_MS = 3_600_000
 """How long before a run those of its serial group are looked for."""
@@ -36,8 +37,8 @@ _RUNNING = PartitionState.RUNNING.value
 
 
 class Reason(NamedTuple):
-    """`waits_for`: command | time | retry | owner | turn | overlap | handler | worker | serial | attempt, or None when
-    it waits for nothing any more (schemas/cli/job_why.json)."""
+    """`waits_for`: command | time | retry | owner | turn | overlap | queue | handler | worker | serial | attempt, or
+    None when it waits for nothing any more (schemas/cli/job_why.json)."""
 
     status: JobStatus | None
     waits_for: str | None
@@ -146,6 +147,8 @@ def _queued(story: Story, around: Surroundings) -> tuple[str, str]:
         return "worker", "it fired; its run is not readable yet, or no longer kept"
     run = fired.run
     told = f"run {run.run} fired at {shown_instant(fired.at)}{_asked_to_stop(story)}"
+    if (paused := _paused(run.queue, around)) is not None:
+        return "queue", f"{told}; {paused}"
     workers = around.workers(run.queue)
     if not workers:
         return "worker", f"{told}; no live worker takes the queue {run.queue}: start `dueline worker`"
@@ -155,6 +158,16 @@ def _queued(story: Story, around: Surroundings) -> tuple[str, str]:
     if run.serial is not None and (others := _serial_before(fired, place, around)):
         return "serial", f"{told}; it is behind {_runs(others)} of its serial group {run.serial}"
     return _held_by(run, place, told, around)
+
+
+def _paused(queue: str, around: Surroundings) -> str | None:
+    state = read_states(around.reader, around.names.meta).get(queue)
+    if state is None or state.pause is None:
+        return None
+    pause = state.pause
+    why = f": {pause.reason}" if pause.reason else ""
+    who = f" by {pause.by} since {shown_instant(pause.at)}" if pause.by else ""
+    return f"the queue {queue} is paused{who}{why}"
 
 
 def _held_by(run: Run, place: int, told: str, around: Surroundings) -> tuple[str, str]:

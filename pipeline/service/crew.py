@@ -29,6 +29,7 @@ from pipeline.heartbeat import Pulse, read_fleet
 from pipeline.lane import Flight
 from pipeline.outbox import Outbox
 from pipeline.ports import Executor
+from pipeline.queues import QueueWatch
 from pipeline.service.beats import repeated
 from pipeline.service.burst import Burst
 from pipeline.service.declared import declared_by, storing
@@ -129,7 +130,12 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
         stack.callback(reader.close)
         era = load_era(plant.settings)
         guards = [_guards(plant, crew.queue, stack) for crew in crews]
-        workers = [_worker(plant, registry, crew, n, reader, era, guards[n]) for n, crew in enumerate(crews)]
+        watch = QueueWatch(
+            reader=reader, meta=plant.settings.names.meta, clock=plant.clock, events=plant.events
+        )
+        workers = [
+            _worker(plant, registry, crew, n, reader, era, guards[n], watch) for n, crew in enumerate(crews)
+        ]
         for worker in workers:
             stack.callback(worker.close)
         plant.events.on(
@@ -161,7 +167,14 @@ def _work(plant: Plant, stop: Stop, registry: Registry, crews: Sequence[Crew], b
 
 
 def _worker(
-    plant: Plant, registry: Registry, crew: Crew, n: int, reader: KafkaReader, era: int, guards: WorkGuards
+    plant: Plant,
+    registry: Registry,
+    crew: Crew,
+    n: int,
+    reader: KafkaReader,
+    era: int,
+    guards: WorkGuards,
+    queues: QueueWatch,
 ) -> Worker:
     names = plant.settings.names
     group = names.worker_group(crew.queue)
@@ -191,6 +204,7 @@ def _worker(
         limits=Limits(concurrency=crew.concurrency, heartbeat_timeout_ms=session_ms),
         tickets=crew.tickets,
         aside=Apart,
+        queues=queues,
     )
 
 

@@ -229,6 +229,23 @@ def test_a_restore_that_was_cut_off_is_seen_and_goes_on(
     assert load_era(other) == 2
 
 
+@pytest.mark.timeout(90)
+def test_whoever_runs_is_named_and_whoever_was_killed_is_waited_for(
+    shop: Fleet, tmp_path: Path, eventually: Eventually
+) -> None:
+    assert ran(shop, "backup", str(tmp_path / "made" / "backup")) == 0
+    dispatcher = shop.dispatcher()
+    eventually(lambda: '"running"' in shop.log(), timeout=30)
+    assert ran(shop, "restore", str(tmp_path / "made" / "backup")) == 4
+    assert f"(process {dispatcher.pid} on " in shop.log().rpartition("there runs dispatcher ")[2]
+    dispatcher.kill()
+    dispatcher.wait()
+    assert ran(shop, "restore", str(tmp_path / "made" / "backup")) == 4
+    said = shop.log().rpartition("waiting for dispatcher ")[2]
+    assert "there runs" not in said
+    assert "holds records" in said  # it had taken its partitions over
+
+
 # -- what a cut waits for -----------------------------------------------------------------------------------
 
 

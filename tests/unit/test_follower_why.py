@@ -12,6 +12,7 @@ from pipeline.core import keys
 from pipeline.core.errors import NotFound
 from pipeline.core.ids import anonymous_id, keyed_id
 from pipeline.core.job import AckState, Command, Event, Failure, JobStatus, Owned, Run
+from pipeline.core.queues import Pause, paused, resumed, to_event
 from pipeline.follower.why import Reason
 from pipeline.ports import Put
 
@@ -145,6 +146,23 @@ def test_no_worker_for_its_queue(store: Any, fired: Run) -> None:
     reason = why(store, fired.job_id)
     assert reason[:2] == ("queued", "worker")
     assert "no live worker takes the queue default" in reason.sentence
+
+
+def test_its_queue_is_paused(store: Any, fired: Run) -> None:
+    store.cluster.create_topic(store.names.meta, 1)
+    pause = Pause(by="ann@h1", at=T0, reason="the mail server is down")
+    state = paused(None, "default", pause)
+    put = Put(store.names.meta, 0, keys.queue_key("default"), codec.EVENT.encode(to_event(state)))
+    store.cluster.append(put)
+    reason = why(store, fired.job_id)
+    assert reason[:2] == ("queued", "queue")
+    assert reason.sentence.endswith(
+        "; the queue default is paused by ann@h1 since 2027-01-15T08:00:00.000Z: the mail server is down"
+    )
+    other = resumed(state, "default", "bob@h2", T0)
+    assert other is not None
+    store.cluster.append(put._replace(value=codec.EVENT.encode(to_event(other))))
+    assert why(store, fired.job_id)[:2] == ("queued", "worker")
 
 
 def test_no_worker_that_knows_its_handler(store: Any, fired: Run) -> None:

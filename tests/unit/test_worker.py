@@ -324,3 +324,19 @@ def test_a_heartbeat_names_handlers_partitions_and_runs_in_flight(shop: Shop) ->
     assert {owned.state for owned in beat.owned} == {"running"}
     assert [flight.occurrence_id for flight in beat.in_flight] == [run.occurrence_id]
     assert set(worker.states.values()) == {PartitionState.RUNNING}
+
+
+def test_a_heartbeat_tells_the_generation_as_it_is_also_of_what_was_kept(shop: Shop) -> None:
+    """That of its takeover is lower than the guards that are written after another one has joined (doctor, H20)."""
+    one = shop.worker()
+    steps(one)
+    before = one.heartbeat().generation
+    two = shop.worker("x")
+    for _ in range(6):
+        steps(one, 2)
+        steps(two, 2)
+    assert one.states
+    assert two.states
+    assert one.heartbeat().generation == two.heartbeat().generation > before
+    one.close()
+    assert one.heartbeat().generation == 0

@@ -6,18 +6,20 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import fastavro
 import pytest
-from unit.backup.town import LAYOUT, NAMES, Glances, Town, clock, memory_scratch, reader
+from unit.backup.town import LAYOUT, NAMES, Glances, Town, clock, memory_scratch, reader, run_of
 
 from pipeline import codec
-from pipeline.backup import files
+from pipeline.backup import files, take
 from pipeline.backup.manifest import FILES, Manifest
 from pipeline.backup.take import Source, take_backup
 from pipeline.core.errors import InvalidInput, Refused, StoreUnreachable
+from pipeline.core.job import KeyState
 
 
 def source(town: Town) -> Source:
@@ -161,9 +163,21 @@ def test_an_existing_place_is_refused_and_left_alone(town: Town, tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == ["backup"]
 
 
-def test_a_place_that_cannot_be_written_is_refused(town: Town, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="cannot be made: No such file or directory"):
-        take_backup(source(town), tmp_path / "nowhere" / "backup", memory_scratch)
+def test_parents_that_are_missing_are_made(town: Town, tmp_path: Path) -> None:
+    take_backup(source(town), tmp_path / "2026" / "11" / "backup", memory_scratch)
+    files.check(tmp_path / "2026" / "11" / "backup")
+
+
+@pytest.mark.parametrize("place", ["file/backup", "file/deeper/backup", "new/" + "x" * 300, "x" * 252])
+def test_a_place_that_cannot_be_made_names_the_argument_and_leaves_nothing(
+    town: Town, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(InvalidInput, match=r"^DIRECTORY: .* cannot be made: ") as error:
+        take_backup(source(town), tmp_path / place, memory_scratch)
+    assert str(tmp_path / place) in str(error.value)
+    assert ".partial" not in str(error.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_store_that_goes_away_leaves_nothing(town: Town, tmp_path: Path) -> None:
@@ -178,7 +192,7 @@ def test_a_store_that_goes_away_leaves_nothing(town: Town, tmp_path: Path) -> No
 
     gone.reader.read = failing  # type: ignore[method-assign, assignment]
     with pytest.raises(StoreUnreachable):
-        take_backup(gone, tmp_path / "backup", memory_scratch)
+        take_backup(gone, tmp_path / "made for it" / "backup", memory_scratch)
     assert left[0] < 0
     assert list(tmp_path.iterdir()) == []
 
@@ -200,3 +214,14 @@ def test_the_manifest_says_where_it_was_cut(saved: Path) -> None:
     assert len(manifest.cut["jobs"]) == LAYOUT.partitions
     assert all(settled == end for settled, end in manifest.cut["jobs"])
     assert [len(place) for place in manifest.cut["work"]["default"]] == [4, 4]
+
+
+def test_a_job_with_a_key_is_pending_until_its_first_run() -> None:
+    run = run_of("k" + "0" * 26, key="invoice-55")
+    there = KeyState(incarnation=1, phase="pending", highest_run=0, unique="finished", changed_at=0, run=run)
+    assert take._pending({"key": b"k/invoice-55", "value": codec.KEY_STATE.encode(there)})
+    fired = replace(there, phase="fired", run=None)
+    assert not take._pending({"key": b"k/invoice-55", "value": codec.KEY_STATE.encode(fired)})
+    assert not take._pending({"key": b"k/invoice-55", "value": b"nonsense"})
+    assert take._pending({"key": b"a/x", "value": b""})
+    assert not take._pending({"key": b"r/x/1", "value": b""})

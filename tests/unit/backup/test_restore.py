@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 from unit.backup.test_files import rewrite, source
 from unit.backup.town import LAYOUT, T0, Town, memory_scratch, run_of
+from unit.backup.town import NAMES as town_names
 
 from pipeline import codec
+from pipeline.adapters.memory import MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.backup import restore as restoring
 from pipeline.backup.records import Plain
 from pipeline.backup.take import take_backup
-from pipeline.core import ids, keys
+from pipeline.core import ids, keys, queues
 from pipeline.core.backup import Hold, HoldState
 from pipeline.core.errors import InvalidInput, Refused, StoreUnreachable
-from pipeline.core.job import AttemptRecord
+from pipeline.core.job import AttemptRecord, Heartbeat
 from pipeline.core.layout import Layout, default_layout
 from pipeline.core.names import Names
 from pipeline.core.site import Site
+from pipeline.heartbeat import Seen
 from pipeline.ports import Action, Put
+from pipeline.queues import read_states
 from tests.unit.owner import Owner
 
 NEW = Names("new")
@@ -39,7 +43,9 @@ class Target:
         self.cluster = MemoryCluster(lambda: T0 + 3_600_000)
         self.found: Layout | None = None
         self.held: Hold | None = None
-        self.live = self.older = ""
+        self.beats: list[list[Seen]] = []
+        """What is heard of the fleet, look by look; then nothing."""
+        self.waited = 0
         self.there: list[str] = ["", ""]
         """What is found there, at the first and at the second look."""
         self.fails_at = 1 << 62
@@ -52,8 +58,12 @@ class Target:
     def hold(self) -> Hold | None:
         return self.held
 
-    def running(self, before: int | None = None) -> str:
-        return self.live if before is None else self.older
+    def beating(self, within_ms: int) -> Sequence[Seen]:
+        assert within_ms == 5_000
+        return self.beats.pop(0) if self.beats else []
+
+    def pause(self) -> None:
+        self.waited += 1
 
     def occupied(self, layout: Layout) -> str:
         assert layout.partitions == LAYOUT.partitions
@@ -89,6 +99,15 @@ class Target:
         assert self.held is not None
         self.held = replace(self.held, state=HoldState.HELD)
         return self.held
+
+
+def beat(process: str, at: int, *, role: str = "dispatcher", started_at: int = T0) -> Seen:
+    return Seen(
+        Heartbeat(
+            process=process, role=role, version="0", host="h7", pid=4711, started_at=started_at, generation=1
+        ),
+        at,
+    )
 
 
 @pytest.fixture
@@ -130,7 +149,7 @@ def test_every_job_and_every_open_run_is_owed_again_and_nothing_else(
 ) -> None:
     done = restored(saved, target)
     assert (done.hold.state, done.hold.era, done.resumed, done.created) == ("held", 4, False, ("new.jobs",))
-    assert done.records == len(target.written)
+    assert done.records == len(target.written) - 1  # beside the mark
     owed = Counter(
         (entry.action, entry.record_key[:2])
         for owner in owners(target)
@@ -190,6 +209,22 @@ def test_schemas_of_this_version_are_announced(saved: Path, target: Target) -> N
     assert set(codec.fingerprints()) <= set(target.found.fingerprints)
 
 
+def test_a_queue_that_was_paused_is_paused_and_a_purge_of_topics_that_are_gone_means_nothing(
+    town: Town, target: Target, tmp_path: Path
+) -> None:
+    purge = queues.Purge(id="p", by="x", at=1, topic_id="of the old topic", ends=(9, 9))
+    state = queues.purged(queues.paused(None, "default", queues.Pause(by="ann@h1", at=7)), "default", purge)
+    value = codec.EVENT.encode(queues.to_event(state))
+    town.cluster.append(Put(town_names.meta, 0, keys.queue_key("default"), value))
+    take_backup(source(town), tmp_path / "paused", memory_scratch)
+    restored(tmp_path / "paused", target)
+    there = read_states(MemoryReader(target.cluster), NEW.meta)["default"]
+    assert there.pause == state.pause
+    gate = queues.Gate()
+    gate.follow(there, "of the new topic")
+    assert (gate.closed, gate.end(0)) == (True, 0)
+
+
 # -- what is refused ----------------------------------------------------------------------------------------
 
 
@@ -221,8 +256,64 @@ def test_another_layout_is_refused_with_the_difference(saved: Path, target: Targ
 
 
 def test_nothing_is_restored_under_running_processes(saved: Path, target: Target) -> None:
-    target.found, target.live = LAYOUT, "1 dispatcher and 2 workers"
-    refused(saved, target, "there runs 1 dispatcher and 2 workers: stop them before a restore")
+    """Those that beat again; another one is silent."""
+    target.found = LAYOUT
+    target.beats = [[beat("d1", 1), beat("d2", 2), beat("w1", 3, role="worker")]] * 2
+    target.beats += [[beat("d1", 1), beat("d2", 1002), beat("w1", 1003, role="worker")]]
+    refused(
+        saved,
+        target,
+        r"there runs dispatcher d2 \(process 4711 on h7\), worker w1 \(process 4711 on h7\): stop before a restore",
+    )
+    assert target.waited == 2
+
+
+def test_one_that_starts_meanwhile_is_named_at_once_and_of_many_some(saved: Path, target: Target) -> None:
+    target.found = LAYOUT
+    target.beats = [[beat("d1", 1)], [beat(f"d{n}", n) for n in range(1, 9)]]
+    refused(
+        saved, target, r"there runs dispatcher d2 .*, dispatcher d6 \(process 4711 on h7\) and 2 more: stop"
+    )
+
+
+def test_who_was_killed_a_moment_ago_is_waited_for(saved: Path, target: Target) -> None:
+    told: list[str] = []
+    target.found, target.beats = LAYOUT, [[beat("d1", 1), beat("d2", 2)], [beat("d2", 2)]]
+    assert restoring.restore(saved, target, NEW, told.append).hold.state is HoldState.HELD
+    assert target.waited == 2
+    (line,) = told
+    assert line.startswith(
+        "waiting for dispatcher d1 (process 4711 on h7), dispatcher d2 (process 4711 on h7)"
+    )
+    assert line.endswith("to count as gone 5 s after the last time")
+
+
+# -- what marks it ------------------------------------------------------------------------------------------
+
+
+def test_everything_on_jobs_is_marked_as_restored_once(saved: Path, target: Target) -> None:
+    restored(saved, target)
+    there = [put for put in target.written if put.topic == NEW.jobs]
+    assert {put.key[:2] for put in there} >= {b"j/", b"r/", b"c/"}
+    assert {tuple(put.headers or ()) for put in there} == {(("moved", b"restored"),)}
+    record = {
+        "partition": 0,
+        "key": b"h/x",
+        "value": b"",
+        "headers": [{"name": "moved", "value": b"restored"}],
+    }
+    record["headers"].append({"name": "until", "value": b"7"})
+    again = restoring.job_put(record, NEW).headers
+    assert again == [("until", b"7"), ("moved", b"restored")]
+
+
+def test_the_restore_is_told_on_meta_for_good(saved: Path, target: Target) -> None:
+    done = restored(saved, target)
+    (put,) = (put for put in target.written if put.key.startswith(b"restored/"))
+    assert (put.topic, put.key) == (NEW.meta, b"restored/4")
+    event = codec.EVENT.decode(put.value or b"")
+    assert (event.id, event.kind, event.at) == (done.manifest.id, "restore", done.hold.at)
+    assert event.detail == {"era": "4", "created_at": str(done.manifest.created_at)}
 
 
 @pytest.mark.parametrize("state", HoldState)
@@ -261,7 +352,7 @@ def test_a_restore_that_was_cut_off_goes_on_and_owes_the_same(
     assert target.held is not None
     assert target.held.state is HoldState.RESTORING
     target.fails_at, target.there = 1 << 62, []
-    target.live = "1 dispatcher"  # started meanwhile, and held
+    target.beats = [[beat("d1", n, started_at=T0)] for n in (1, 2)]  # started meanwhile, and held
     done = restored(saved, target)
     assert (done.resumed, done.hold.state, done.hold.era) == (True, "held", 4)
     whole = Target()
@@ -282,8 +373,8 @@ def test_it_does_not_go_on_under_an_owner_that_may_not_have_seen_the_hold(
     target.fails_at = 0
     with pytest.raises(StoreUnreachable):
         restored(saved, target)
-    target.older = "1 dispatcher"
-    refused(saved, target, "there runs 1 dispatcher: stop them before a restore")
+    target.beats = [[beat("d1", n, started_at=T0 - 1)] for n in (1, 2)]
+    refused(saved, target, "there runs dispatcher d1 .*: stop before a restore")
 
 
 def test_memory_is_bounded_by_what_is_on_its_way(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from unit.backup.test_files import source
-from unit.backup.test_restore import Target
-from unit.backup.town import Town, memory_scratch, run_of
+from unit.backup.test_restore import Target, beat
+from unit.backup.town import LAYOUT, Town, memory_scratch, run_of
 
 from pipeline import codec
 from pipeline.adapters import kafka_hold, kafka_restore
-from pipeline.backup.take import take_backup
+from pipeline.backup.take import KINDS, OPEN_RUNS, OTHER, PENDING, UNREADABLE, take_backup
 from pipeline.cli import backup as command
 from pipeline.core import ids
 from pipeline.core.backup import Hold, HoldState
@@ -61,9 +61,22 @@ def test_a_backup_tells_what_is_in_it(
     again = dueline("backup", str(tmp_path / "one"))
     assert (again.code, again.out) == (4, "")
     assert "is there already" in again.err
+    jobs, retries = (sum(key.startswith(kind) for key in town.pending) for kind in (b"j/", b"r/"))
+    assert answer["counts"]["pending"] == jobs
     told = dueline("backup", str(tmp_path / "two")).out
-    assert f"{len(town.commands)} commands" in told
-    assert f"{len(town.open)} open runs" in told
+    words = f"{jobs} pending jobs, {retries} retries, 0 schedules, {len(town.open)} open runs"
+    assert told.rstrip().endswith(f": {words}, {len(town.commands)} commands not executed yet")
+
+
+def test_what_is_pending_is_told_though_there_is_none() -> None:
+    none = dict.fromkeys((*KINDS.values(), OTHER, OPEN_RUNS, UNREADABLE, PENDING), 0)
+    assert command._counted(none) == "0 pending jobs, 0 retries, 0 schedules, 0 open runs"
+    some = none | {"highest": 233, "keys": 4, PENDING: 1, "retries": 1, UNREADABLE: 2}
+    assert command._counted(some) == (
+        "1 pending job, 1 retry, 0 schedules, 0 open runs, 2 unreadable runs left out"
+    )
+    del some[PENDING]
+    assert command._counted(some | {"jobs": 2, "changed": 3}).startswith("5 pending jobs, ")
 
 
 def test_no_store_is_exit_5_and_leaves_nothing(dueline: Any, store: Any, tmp_path: Path) -> None:
@@ -99,6 +112,24 @@ def test_a_damaged_file_is_named_and_nothing_is_written(dueline: Any, saved: Pat
     assert ran.code == 2
     assert f"{saved / 'jobs.avro'}: is not what was written: 0 bytes" in ran.err
     assert target.done == ["closed"]
+
+
+def test_a_directory_that_is_none_is_named(dueline: Any, target: Target, tmp_path: Path) -> None:
+    ran = dueline("restore", str(tmp_path / "nowhere"))
+    assert (ran.code, target.done) == (2, [])
+    assert "'DIRECTORY': Directory" in ran.err
+    assert "does not exist" in ran.err
+
+
+def test_whoever_still_runs_is_named_after_a_word_of_what_is_waited_for(
+    dueline: Any, saved: Path, target: Target
+) -> None:
+    target.found = LAYOUT
+    target.beats = [[beat("d1", at, started_at=1)] for at in (1, 2)]
+    ran = dueline("restore", str(saved))
+    assert (ran.code, target.written) == (4, [])
+    assert "waiting for dispatcher d1 (process 4711 on h7) to beat again" in ran.err
+    assert "there runs dispatcher d1 (process 4711 on h7): stop before a restore" in ran.err
 
 
 # -- release ------------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_spelling():
     assert keys.offered_key(JOB, 1, 99, 0) == f"f/{JOB}/1/99/0".encode()
     assert keys.guard_key("dueline.worker.default", 3) == b"g/dueline.worker.default/3"
     assert keys.place_key("dueline.jobs", 3, 4711) == b"dueline.jobs/3/4711"
+    assert keys.restored_key(7) == b"restored/7"
     assert (keys.LAYOUT_KEY, keys.ERA_KEY) == (b"layout", b"era")
 
 

@@ -8,6 +8,7 @@ import pytest
 from unit.doctor.healthy import BROKERS, HEALTHY, JOBS, MAIL, NAMES, NOW, SETTINGS, WORK, found, only, spoilt
 
 from pipeline.core.backup import Hold, HoldState
+from pipeline.core.queues import Pause, paused, resumed, unreadable
 from pipeline.core.topics import DAY_MS, LiveTopic
 from pipeline.doctor import Danger, Facts, Severity
 from pipeline.doctor.facts import Copies, Place
@@ -201,3 +202,25 @@ def test_work_that_nobody_does_is_told_before_it_is_deleted(days: int, severity:
     assert (told.severity, told.danger, told.subject) == (severity, Danger.LOST, WORK)
     assert f"has waited for {days} d; after 30 d" in told.problem
     assert "dueline worker --app MODULE:APP --queue default" in told.remedy
+
+
+def test_a_paused_queue_is_told_with_who_when_why_and_what_waits() -> None:
+    pause = Pause(by="ann@h1", at=NOW - 3 * DAY_MS, reason="the mail server is down")
+    states = {"mail": paused(None, "mail", pause), "default": unreadable("default")}
+    waiting = {Place(MAIL, 0): NOW - 2 * DAY_MS}
+    default, mail = found("queue_paused", spoilt(queues=states, unacked=waiting))
+    assert mail.problem == (
+        "has been paused for 3 d, by ann@h1: the mail server is down; its oldest run was fired 2 d ago"
+    )
+    assert (mail.severity, mail.subject, mail.danger) == (Severity.WARNING, "mail", Danger.ON_TIME)
+    assert mail.remedy.startswith("dueline queue resume mail")
+    assert "has been paused as far as can be read: what is said of it cannot be read" in default.problem
+    over = resumed(states["mail"], "mail", "bob@h2", NOW)
+    assert over is not None
+    assert found("queue_paused", spoilt(queues={"mail": over})) == []
+
+
+def test_what_a_paused_queue_will_forget_is_mended_by_resuming_it() -> None:
+    states = {"default": paused(None, "default", Pause(by="ann@h1", at=NOW - 25 * DAY_MS))}
+    told = only("unacked", spoilt(unacked={Place(WORK, 1): NOW - 25 * DAY_MS}, queues=states))
+    assert told.remedy.startswith("dueline queue resume default; until then")

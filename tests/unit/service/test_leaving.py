@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from unit.shop import Shop, steps
+from unit.shop import NAMES, Shop, steps
 
 from pipeline.core.errors import RebuildClients, StoreUnreachable
 from pipeline.service import crew, loop
@@ -123,7 +123,7 @@ class House:
     def work(self, drain_timeout_ms: int) -> None:
         plant: Any = SimpleNamespace(
             settings=SimpleNamespace(
-                require_bootstrap=lambda: "", kafka={}, drain_timeout_ms=drain_timeout_ms
+                require_bootstrap=lambda: "", kafka={}, drain_timeout_ms=drain_timeout_ms, names=NAMES
             ),
             identity=SimpleNamespace(process="a"),
             slot=SimpleNamespace(number=0),
