@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pipeline.cli import interrupt
 from pipeline.cli.output import emit, note, table
 
 
@@ -35,7 +35,7 @@ def bench(scale: str, jobs: int | None, shapes: tuple[str, ...], store: str | No
 
     \b
     Shapes: create (and index), drain, lateness, catch-up, restart, takeover, commands, cancelled, replay;
-    schedules; worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
+    schedules; readmodel; worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
     """
     from pipeline.dev.bench import play
 
@@ -43,7 +43,7 @@ def bench(scale: str, jobs: int | None, shapes: tuple[str, ...], store: str | No
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(play.SHAPES)}", param_hint="--shape")
     # A polite stop takes the same way out as Ctrl-C: the processes end, the topics go.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt.stoppable()
     wanted = play.SCALES[scale] if jobs is None else play.SCALES[scale].sized(jobs)
     found = play.bench(wanted, shapes or play.USUAL, told=store, tell=note, plot_file=plot)
     emit(found, _text)

@@ -151,8 +151,8 @@ class Questions(Protocol):
         ...
 
     def queues(self) -> Sequence[View]:
-        """As `queues` of `dueline status`, with `started_per_min`, `ended_per_min`, `paused` (who, when, why;
-        or None)."""
+        """As `queues` of `dueline status`, with `started_per_min`, `ended_per_min`, `paused` ({"by", "at",
+        "reason"}, as `dueline queue list` shows it, or None)."""
         ...
 
     def fleet(self) -> View:
@@ -168,8 +168,8 @@ class Questions(Protocol):
 
     def events(self, after: str | None = None, limit: int = 500) -> Page:
         """What happened since the cursor, the oldest first: {"id" (a cursor), "at", "kind", "job", "schedule",
-        "outcome",
-        "by"}; the last ones if there is no cursor. For server-sent events and the action log."""
+        "outcome", "by", "reason", "detail"}; the last ones if there is no cursor. For server-sent events and the action
+        log."""
         ...
 
     def close(self) -> None: ...

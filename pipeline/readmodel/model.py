@@ -1,0 +1,344 @@
+"""`ReadModel`: the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.adapters.rocks_rows import RocksRows
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
+from pipeline.core.job import JobStatus
+from pipeline.core.schedule import Schedule
+from pipeline.follower import Follower
+from pipeline.follower.fleet import queue_view
+from pipeline.follower.schedules import REMOVED, listed_view, schedule_view, state_of, upcoming
+from pipeline.follower.values import readable_key_state, readable_run, readable_schedule, shown_instant
+from pipeline.ports import Reader
+from pipeline.readmodel import tale as tales
+from pipeline.readmodel.body import unpack
+from pipeline.readmodel.counts import figures_of
+from pipeline.readmodel.finding import find
+from pipeline.readmodel.following import Following
+from pipeline.readmodel.forgetting import Retention
+from pipeline.readmodel.installation import (
+    Summary,
+    fleet_of,
+    overview_of,
+    pauses,
+    rates_of,
+    register_of,
+)
+from pipeline.readmodel.lags import Lags
+from pipeline.readmodel.lists import Cursor, JobList, asked, check, page_of
+from pipeline.readmodel.questions import LIST_LIMIT, Count, Freshness, JobsWanted, Page, Position, View
+from pipeline.readmodel.rows import (
+    BASE,
+    EVENT,
+    HOUR,
+    JOB,
+    LETTER,
+    MINUTE,
+    OCCURRENCE,
+    PAYLOAD,
+    SCHEDULE,
+    STATUSES,
+    after,
+)
+from pipeline.readmodel.sheet import Sheet
+from pipeline.readmodel.source import Connect, Source
+from pipeline.readmodel.tale import Tale
+from pipeline.readmodel.views import listed, run_of, whole
+from pipeline.replay import Register
+from pipeline.replay.shown import view_of
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+RECENT = 20
+"""Runs that are shown of a schedule."""
+UPCOMING = 3
+MOST_BUCKETS = 10_000
+MOST_EVENTS = 1_000
+
+
+class ReadModel:
+    """`Questions`. Any thread may ask."""
+
+    def __init__(self, path: Path, connect: Connect, retention: Retention | None = None) -> None:
+        """In the directory `path`, which is its own. Refused if another process has it open. Begins to follow at
+        once; the store need not be there."""
+        self._rows = RocksRows(path)
+        self._following = Following(self._rows, connect, retention or Retention())
+        self._lags = Lags(self._following)
+        self._summary = Summary(self._rows)
+        self._following.start()
+        self._lags.start()
+
+    def close(self) -> None:
+        self._lags.close()
+        self._following.close()
+        self._rows.close()
+
+    def freshness(self) -> Freshness:
+        return self._following.freshness()
+
+    def wait_for(self, position: Position, timeout_ms: int) -> bool:
+        return self._following.wait_for(position, timeout_ms)
+
+    def footprint(self) -> int:
+        """Bytes on disk and in memory, roughly."""
+        return self._rows.size()
+
+    @property
+    def _sheet(self) -> Sheet:
+        return self._following.sheet
+
+    def _source(self) -> Source:
+        source = self._following.source
+        if source is None:
+            raise StoreUnreachable(self._following.freshness().problem or "the store is not reached")
+        return source
+
+    @contextmanager
+    def _reading(self, source: Source) -> Iterator[Reader]:
+        """The reader, which serves one thread at a time. StoreUnreachable if the store was lost meanwhile."""
+        with source.reading:
+            if self._following.source is not source:
+                raise StoreUnreachable("the store was lost a moment ago: ask again")
+            yield source.reader
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> View:
+        tale = self._tale(job_id)
+        return whole(job_id, tale, self._payload(tale))
+
+    def _tale(self, job_id: str) -> Tale:
+        folding = self._following.folding
+        return find(self._rows, self._sheet.words, None if folding is None else folding.layout, job_id)
+
+    def _payload(self, tale: Tale) -> bytes | None:
+        """None: it is kept nowhere any more, or the store does not answer."""
+        kept = self._rows.get(PAYLOAD + tale.id.encode())
+        if kept is not None:
+            return kept
+        source = self._following.source
+        if source is None:
+            return None
+        try:
+            return self._read_payload(tale, source)
+        except (StoreUnreachable, NotFound, Undecodable):
+            return None
+
+    def _read_payload(self, tale: Tale, source: Source) -> bytes | None:
+        names = source.names
+        if tale.home_offset >= 0:
+            place = names.jobs, source.layout.home(tale.id), tale.home_offset
+        elif tale.sent:
+            place = names.work(tale.queue), tale.partition, tale.sent[max(tale.sent)].offset
+        else:
+            return self._payload_to_come(tale)
+        with self._reading(source) as reader:
+            records = reader.tail(*place, 1)
+            reader.leave(*place[:2])
+        for record in records:
+            if record.offset() == place[2]:
+                run = readable_run(record.value())
+                if run is None and (state := readable_key_state(record.value())) is not None:
+                    run = state.run
+                if run is not None and run.occurrence_id == tale.id:
+                    return run.payload
+        return None
+
+    def _payload_to_come(self, tale: Tale) -> bytes | None:
+        """Of an occurrence that has not fired: what its schedule says."""
+        schedule = tales.schedule_of(tale.id)
+        state = None if schedule is None else readable_schedule(self._rows.get(SCHEDULE + schedule.encode()))
+        return state.spec.payload if state is not None and tale.trail.live else None
+
+    def why(self, job_id: str) -> View:
+        source = self._source()
+        with self._reading(source) as reader:
+            follower = Follower(reader=reader, names=source.names, layout=source.layout)
+            reason = follower.why(job_id, source.clock.now())
+        status = None if reason.status is None else str(reason.status)
+        return {"id": job_id, "status": status, "waits_for": reason.waits_for, "sentence": reason.sentence}
+
+    def jobs(self, wanted: JobsWanted, *, limit: int = 50, cursor: str | None = None) -> Page:
+        check(wanted, limit, LIST_LIMIT)
+        cursors = Cursor("cursor", asked(wanted))
+        found, place, scanned = self._list().page(wanted, limit, cursors.read(cursor))
+        rows = [listed(self._shown_id(each.id), each.tale) for each in found]
+        return Page(rows=rows, cursor=None if place is None else cursors.written(place), scanned=scanned)
+
+    def _list(self) -> JobList:
+        sheet = self._sheet
+        return JobList(self._rows, sheet.words, sheet.totals)
+
+    def _shown_id(self, occurrence: str) -> str:
+        """The id that people know: of the last incarnation of a keyed job the one without it."""
+        if not occurrence.startswith("k"):
+            return occurrence
+        base, _, incarnation = occurrence.partition(".")
+        value = self._rows.get(BASE + base.encode())
+        return base if value is not None and str(json.loads(value)[1]) == incarnation else occurrence
+
+    def count(self, wanted: JobsWanted, *, at_most: int = 10_000) -> Count:
+        check(wanted, 1, 1)
+        return self._list().count(wanted, at_most)
+
+    # -- schedules --------------------------------------------------------------------------------------------
+
+    def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+        _check_limit(limit)
+        cursors = Cursor("cursor", ["schedules", text])
+        start = cursors.read(cursor)
+        low = SCHEDULE if start is None else start + b"\0"
+        rows = ((key, readable_schedule(value)) for key, value in self._rows.scan(low, after(SCHEDULE)))
+        found, place, scanned = page_of(rows, limit, lambda state: _is_shown(state, text))
+        now = self._following.now()
+        views = [self._listed_schedule(state, now) for state in found]
+        return Page(rows=views, cursor=None if place is None else cursors.written(place), scanned=scanned)
+
+    def _listed_schedule(self, state: Schedule, now: int) -> View:
+        following = [shown_instant(nominal) for nominal, _ in upcoming(state)[:UPCOMING]]
+        return {**listed_view(state, now), "upcoming": following, "recent": self._recent(state.spec.id)}
+
+    def schedule(self, schedule_id: str) -> View:
+        state = readable_schedule(self._rows.get(SCHEDULE + schedule_id.encode("utf-8", "surrogatepass")))
+        if state is None or state.ended == REMOVED:
+            raise NotFound(f"{schedule_id}: there is no schedule of this id")
+        etag = f"{state.incarnation}-{state.revision}-{state_of(state)}"
+        view = schedule_view(state, self._following.now())
+        return {**view, "recent": self._recent(schedule_id), "etag": etag}
+
+    def _recent(self, schedule_id: str) -> list[View]:
+        """Its last runs, the latest first."""
+        prefix = OCCURRENCE + schedule_id.encode() + b"\0"
+        found: list[View] = []
+        for key, _ in self._rows.scan_back(prefix, after(prefix)):
+            id_ = key[len(prefix) + 8 :]
+            row = self._rows.get(JOB + id_)
+            tale = None if row is None else unpack(id_.decode(), row, self._sheet.words)
+            if tale is not None and tale.known and tale.status() is not JobStatus.PENDING:
+                found.append(run_of(tale, id_.decode()))
+            if len(found) == RECENT:
+                break
+        return found
+
+    # -- what ended badly, times, places ----------------------------------------------------------------------
+
+    def letters(
+        self,
+        *,
+        handler: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        _check_limit(limit)
+        cursors = Cursor("cursor", ["letters", handler, queue])
+        start = cursors.read(cursor)
+        high = after(LETTER) if start is None else start
+        rows = ((key, json.loads(value)) for key, value in self._rows.scan_back(LETTER, high))
+
+        def wanted(view: Mapping[str, Any]) -> bool:
+            return handler in (None, view["handler"]) and queue in (None, view["queue"])
+
+        found, place, scanned = page_of(rows, limit, wanted)
+        return Page(rows=found, cursor=None if place is None else cursors.written(place), scanned=scanned)
+
+    def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
+        hourly = width_ms % HOUR_MS == 0 and since % HOUR_MS == 0
+        step, kind = (HOUR_MS, HOUR) if hourly else (MINUTE_MS, MINUTE)
+        if width_ms < MINUTE_MS or width_ms % MINUTE_MS:
+            raise InvalidInput("width", "must be whole minutes")
+        if not 0 <= since < until or (until - since) // width_ms > MOST_BUCKETS:
+            raise InvalidInput("since", f"must be before until, by {MOST_BUCKETS} buckets at most")
+        low, high = (
+            kind + (at // step).to_bytes(4, "big")
+            for at in (since, min(until + step - 1, (1 << 32) * step - 1))
+        )
+        sums: dict[int, list[int]] = {}
+        for key, value in self._rows.scan(low, high):
+            at = int.from_bytes(key[1:], "big") * step
+            bucket = sums.setdefault((at - since) // width_ms, [0] * (len(STATUSES) + 1))
+            for n, figure in enumerate(figures_of(value)):
+                bucket[n] += figure
+        return [_bucket_view(since + n * width_ms, width_ms, figures) for n, figures in sorted(sums.items())]
+
+    def overview(self) -> View:
+        now = self._following.now()
+        freshness = self.freshness()._asdict()
+        return {**overview_of(self._sheet, self._list(), self._summary, now), "freshness": freshness}
+
+    def queues(self) -> Sequence[View]:
+        following, now = self._following, self._following.now()
+        processes, paused = following.processes.alive(now), pauses(self._rows)
+        return [
+            {
+                **queue_view(queue, processes, self._lags.get(queue, (0, None))),
+                **rates_of(self._sheet, queue, now),
+                "paused": paused.get(queue),
+            }
+            for queue in sorted(following.layout().queues)
+        ]
+
+    def fleet(self) -> View:
+        following, now = self._following, self._following.now()
+        processes = following.processes.alive(now)
+        return fleet_of(self._sheet, following.names(), following.layout(), processes, now)
+
+    def replays(self) -> Sequence[View]:
+        """The latest first."""
+        register = self._register()
+        every = sorted(register.all(), key=lambda replay: replay.created_at, reverse=True)
+        return [view_of(replay, register.standing(replay)) for replay in every]
+
+    def replay(self, replay_id: str) -> View:
+        register = self._register()
+        replay = register.get(replay_id)
+        return view_of(replay, register.standing(replay))
+
+    def _register(self) -> Register:
+        return register_of(self._rows, self._following.names(), self._following.now())
+
+    def events(self, after: str | None = None, limit: int = 500) -> Page:
+        limit = min(max(limit, 1), MOST_EVENTS)
+        cursors = Cursor("after", ["events", self._following.nonce])
+        start = cursors.read(after)
+        first, following = self._sheet.totals.events
+        if start is None:
+            number = max(first, following - limit)
+        elif len(start) != 8:
+            raise InvalidInput("after", "is none that a page of ours came with")
+        else:
+            number = int.from_bytes(start, "big") + 1
+        low, high = (EVENT + n.to_bytes(8, "big") for n in (number, min(number + limit, following)))
+        rows, last = [], None if start is None else start
+        for key, value in self._rows.scan(low, max(low, high)):
+            last = key[1:]
+            rows.append({"id": cursors.written(last), **json.loads(value)})
+        return Page(rows=rows, cursor=None if last is None else cursors.written(last), scanned=len(rows))
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= LIST_LIMIT:
+        raise InvalidInput("limit", f"{limit} is not within 1 to {LIST_LIMIT}")
+
+
+def _is_shown(state: Schedule | None, text: str | None) -> bool:
+    if state is None or state.ended == REMOVED:
+        return False
+    return text is None or text in state.spec.id or text in state.spec.handler
+
+
+def _bucket_view(begin: int, width_ms: int, figures: list[int]) -> View:
+    counts = {str(status): figures[n] for n, status in enumerate(STATUSES) if figures[n]}
+    return {
+        "from": shown_instant(begin),
+        "to": shown_instant(begin + width_ms),
+        "counts": counts,
+        "late": figures[-1],
+    }

@@ -1,0 +1,120 @@
+"""The rows of a read model: their keys, and the head that every row of a job begins with.
+
+R <occurrence>                               a job: head and body
+P <occurrence>                               its payload, if it is not long
+I <status> <handler> <due> <occurrence>      its place in a list
+K <key> 0 <occurrence>                       of a keyed job
+C <schedule> 0 <due> <occurrence>            of an occurrence of a schedule
+E <ended> <occurrence>                       of one that has ended: the first of them are forgotten first
+B <keyed id>                                 which incarnation of a keyed job is the last
+G, g, U, X <schedule>                        a schedule: its state, what it has waiting, what it was, its skips
+M <minute>, H <hour>                         how many jobs are due then, by status
+A <minute>                                   what happened then
+V <number>                                   an event
+D <at> <place>, d <occurrence>, q <occurrence>   a dead letter, the latest of a job, the last requeue of one
+W <key>                                      a record of `meta`
+N <kind> <number>                            a word: handlers, queues and workers are numbered
+O <topic> 0 <partition>, T, F                positions, totals, format and identity
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from pipeline.core.job import JobStatus
+
+JOB, PAYLOAD, LISTED, KEYED, OCCURRENCE, ENDED, BASE = b"R", b"P", b"I", b"K", b"C", b"E", b"B"
+SCHEDULE, WAITING, GONE, SKIPS = b"G", b"g", b"U", b"X"
+MINUTE, HOUR, ACTIVITY, EVENT = b"M", b"H", b"A", b"V"
+LETTER, LATEST, REQUEUED, META, WORD, POSITION = b"D", b"d", b"q", b"W", b"N", b"O"
+TOTALS, FORMAT = b"T", b"F"
+
+STATUSES = tuple(JobStatus)
+CODES = {status: code for code, status in enumerate(STATUSES, 1)}
+"""0: nothing is known but an ack."""
+ENDED_CODES = frozenset(
+    CODES[JobStatus(name)] for name in ("succeeded", "dead", "cancelled", "stopped", "skipped")
+)
+LATE = 1
+"""Flag: its first run was appended late."""
+LATE_MS = 5_000
+SHARED = 255
+"""Handlers from this number on share a place in the lists."""
+_HEAD = Struct(">BBHHqqB")
+HEAD_SIZE = _HEAD.size
+_DUE = Struct(">Q")
+_FAR = (1 << 64) - 1
+_LAST_MINUTE = (1 << 32) - 1
+
+
+class Head(NamedTuple):
+    """What a list needs to choose by. `form` says how the body is written; `handler`, `queue` are numbers of words,
+    `ended_at` is 0 while it has not ended."""
+
+    form: int
+    status: int
+    handler: int
+    queue: int
+    due_at: int
+    ended_at: int
+    flags: int
+
+    def packed(self) -> bytes:
+        return _HEAD.pack(*self)
+
+
+def head_of(row: bytes) -> Head:
+    return tuple.__new__(Head, _HEAD.unpack_from(row))
+
+
+def within(due_at: int) -> int:
+    """An instant as a key can have it."""
+    return min(max(due_at, 0), _FAR)
+
+
+def listed_key(head: Head, id_: bytes) -> bytes:
+    return b"I%c%c" % (head.status, min(head.handler, SHARED)) + _DUE.pack(within(head.due_at)) + id_
+
+
+def listed_range(status: int, handler: int) -> bytes:
+    """How the places of a list begin, in front of the due time."""
+    return b"I%c%c" % (status, min(handler, SHARED))
+
+
+def due_bytes(due_at: int) -> bytes:
+    return _DUE.pack(within(due_at))
+
+
+def ended_key(head: Head, id_: bytes) -> bytes:
+    return ENDED + _DUE.pack(within(head.ended_at)) + id_
+
+
+def keyed_key(key: str, id_: bytes) -> bytes:
+    return KEYED + key.encode("utf-8", "surrogatepass") + b"\0" + id_
+
+
+def occurrence_key(schedule: str, due_at: int, id_: bytes) -> bytes:
+    return OCCURRENCE + schedule.encode() + b"\0" + _DUE.pack(within(due_at)) + id_
+
+
+def minute_of(due_at: int) -> int:
+    return min(within(due_at) // 60_000, _LAST_MINUTE)
+
+
+def minute_key(minute: int) -> bytes:
+    return MINUTE + minute.to_bytes(4, "big")
+
+
+def hour_key(minute: int) -> bytes:
+    return HOUR + (minute // 60).to_bytes(4, "big")
+
+
+def position_key(topic: str, partition: int) -> bytes:
+    return POSITION + topic.encode() + b"\0" + partition.to_bytes(4, "big")
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix`."""
+    prefix = prefix.rstrip(b"\xff")
+    return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -1,0 +1,352 @@
+"""Schedules, letters, times, queues, processes, replays and events, as they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from unit.readmodel.test_jobs import DUE, T0, run_of
+from unit.test_follower_schedules import HOUR, SPEC, STATE, at, delete, fire, put, skip
+
+from pipeline import codec
+from pipeline.codec import Era
+from pipeline.core import keys
+from pipeline.core.backup import Hold, HoldState
+from pipeline.core.errors import InvalidInput, NotFound
+from pipeline.core.job import AckState, DeadLetter, Failure, InFlight, JobStatus, Owned, Run
+from pipeline.core.queues import Pause, paused
+from pipeline.core.queues import to_event as queue_event
+from pipeline.core.schedule import Recent, Schedule
+from pipeline.follower import WantedLetters
+from pipeline.ports import CommittedOffset, Put
+from pipeline.readmodel import JobsWanted, ReadModel
+from pipeline.replay import Replay, ReplayState
+from pipeline.replay.record import to_event
+from pipeline.survey import Filter, Window
+
+Settled = Callable[[], ReadModel]
+
+
+def put_meta(store: Any, key: bytes, value: bytes | None) -> None:
+    store.cluster.append(Put(store.names.meta, 0, key, value))
+
+
+# -- schedules ----------------------------------------------------------------------------------------------
+
+
+def later(state: Schedule, n: int) -> Schedule:
+    nominal = T0 + (n + 1) * HOUR
+    return replace(state, last_nominal=nominal - HOUR, next_nominal=nominal, next_due=nominal)
+
+
+def test_a_schedule_with_its_runs(store: Any, settled: Settled) -> None:
+    put(store, STATE)
+    for n in range(1, 4):
+        store.clock.advance(HOUR)
+        run = fire(store, T0 + n * HOUR, later(STATE, n))
+        store.ack(run, AckState.STARTED)
+        store.clock.advance(2_000)
+        started = store.clock.now() - 2_000
+        store.ack(run, AckState.SUCCEEDED if n > 1 else AckState.DEAD, started_at=started)
+    model = settled()
+    (row,) = model.schedules().rows
+    told = store.follower.schedule_views(store.clock.now())[0]
+    assert {name: row[name] for name in told} == told
+    assert [each["outcome"] for each in row["recent"]] == ["succeeded", "succeeded", "dead"]
+    assert row["recent"][0]["occurrence"] == at(T0 + 3 * HOUR)
+    assert (row["recent"][0]["took_ms"], row["recent"][0]["lateness_ms"]) == (2_000, 4_000)
+    assert len(row["upcoming"]) == 3
+    view = model.schedule("daily")
+    described = store.follower.schedule_view("daily", store.clock.now())
+    assert {name: view[name] for name in described} == described
+    listed = model.jobs(JobsWanted(schedule="daily")).rows
+    assert [each["status"] for each in listed] == ["dead", "succeeded", "succeeded", "pending"]
+    for each in listed:
+        assert model.job(each["id"])["status"] == store.follower.job(each["id"])["status"]
+    assert model.job(listed[-1]["id"])["payload"] == SPEC.payload.decode()
+
+
+def test_the_etag_changes_with_the_definition_and_not_with_each_run(store: Any, settled: Settled) -> None:
+    put(store, STATE)
+    first = settled().schedule("daily")["etag"]
+    put(store, later(STATE, 1))
+    assert settled().schedule("daily")["etag"] == first
+    put(store, replace(STATE, revision=2))
+    second = settled().schedule("daily")["etag"]
+    put(store, replace(STATE, revision=2, paused="tax season"))
+    assert len({first, second, settled().schedule("daily")["etag"]}) == 3
+
+
+def test_schedules_in_pages_by_text(store: Any, settled: Settled) -> None:
+    for name in ("a", "b", "c", "other"):
+        put(store, replace(STATE, spec=replace(SPEC, id=name, handler="x" if name == "other" else "report")))
+    put(store, replace(STATE, spec=replace(SPEC, id="gone"), ended="removed"))
+    model, found, cursor = settled(), [], None
+    while True:
+        page = model.schedules(text="report", limit=2, cursor=cursor)
+        found += [row["id"] for row in page.rows]
+        if (cursor := page.cursor) is None:
+            break
+    assert found == ["a", "b", "c"]
+    with pytest.raises(InvalidInput, match=r"^cursor"):
+        model.schedules(cursor="AAAA")
+
+
+@pytest.mark.parametrize("name", ["gone", "none", "\ud800"])
+def test_no_such_schedule(store: Any, settled: Settled, name: str) -> None:
+    put(store, replace(STATE, spec=replace(SPEC, id="gone"), ended="removed"))
+    with pytest.raises(NotFound):
+        settled().schedule(name)
+
+
+def test_instants_that_were_skipped(store: Any, settled: Settled) -> None:
+    put(store, later(STATE, 5))
+    store.clock.advance(5 * HOUR)
+    skip(store, "misfire", T0 + HOUR, T0 + 4 * HOUR)
+    noted = Recent(nominal_at=T0 + 5 * HOUR, kind="g", at=T0, outcome="skipped.overlap")
+    put(store, replace(later(STATE, 5), recent=(noted,)))
+    model = settled()
+    for n in (2, 5):
+        view = model.job(at(T0 + n * HOUR))
+        assert (view["status"], store.follower.job(view["id"])["status"]) == ("skipped", "skipped")
+    assert model.job(at(T0 + 2 * HOUR))["skipped"] == "misfire"
+    with pytest.raises(NotFound):
+        model.job(at(T0 + 2 * HOUR + 1))
+    delete(store)
+    assert settled().job(at(T0 + 2 * HOUR))["status"] == "skipped"
+
+
+# -- letters and times --------------------------------------------------------------------------------------
+
+
+def bury(store: Any, run: Run | None, reason: str, at_ms: int, offset: int = 0) -> None:
+    letter = DeadLetter(
+        reason=reason, detail="", at=at_ms, source_topic="t", source_partition=0, source_offset=offset,
+        run=run, value=None if run else b"garbage",
+    )  # fmt: skip
+    key = run.occurrence_id.encode() if run else b"t/0/%d" % offset
+    store.cluster.append(Put(store.names.dead, 0, key, codec.DEAD_LETTER.encode(letter)))
+
+
+def test_letters_are_those_of_the_follower(store: Any, settled: Settled) -> None:
+    runs = [run_of(n, handler=f"h{n % 2}") for n in range(5)]
+    for n, run in enumerate(runs):
+        bury(store, run, "max_attempts", T0 + n)
+    bury(store, replace(runs[0], run=2), "max_attempts", T0 + 100)
+    bury(store, runs[0], "max_attempts", T0 + 50)  # of an earlier run
+    bury(store, None, "undecodable", T0 + 10, offset=7)
+    bury(store, None, "undecodable", T0 + 11, offset=7)
+    store.cluster.append(Put(store.names.dead, 0, b"x", b"no letter"))
+    for run, number in ((runs[1], b"2"), (runs[2], b"1")):
+        store.cluster.append(Put(store.names.dead, 0, run.job_id.encode(), None, [("run", number)]))
+    model = settled()
+    told = [letter.view for letter in store.follower.letters(WantedLetters())]
+    assert sorted(model.letters().rows, key=str) == sorted(told, key=str)
+    assert [row["at"] for row in model.letters().rows] == sorted((v["at"] for v in told), reverse=True)
+    found, cursor = [], None
+    while True:
+        page = model.letters(handler="h0", limit=1, cursor=cursor)
+        found += [row["id"] for row in page.rows]
+        if (cursor := page.cursor) is None:
+            break
+    assert found == [runs[0].job_id, runs[4].job_id, runs[2].job_id]
+
+
+def test_buckets(store: Any, settled: Settled) -> None:
+    begin = DUE - DUE % HOUR
+    for n in range(4):
+        store.put(run_of(n, due_at=begin + n * 1_800_000))
+    late = run_of(9, due_at=begin)
+    store.put(late)
+    store.clock.advance(begin + 10_000 - store.clock.now())
+    store.fire(late)
+    model = settled()
+    hours = model.buckets(begin, begin + 2 * HOUR, HOUR)
+    assert [(b["counts"], b["late"]) for b in hours] == [
+        ({"pending": 2, "queued": 1}, 1),
+        ({"pending": 2}, 0),
+    ]
+    halves = model.buckets(begin, begin + 2 * HOUR, 1_800_000)
+    assert [sum(b["counts"].values()) for b in halves] == [2, 1, 1, 1]
+    shifted = model.buckets(begin + 60_000, begin + 60_000 + HOUR, HOUR)
+    assert [b["counts"] for b in shifted] == [{"pending": 2}]
+
+
+@pytest.mark.parametrize("asked", [(0, 10, 1), (10, 5, HOUR), (-1, HOUR, HOUR), (0, 10**12, 60_000)])
+def test_buckets_that_make_no_sense(settled: Settled, asked: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidInput):
+        settled().buckets(*asked)
+
+
+def test_overview(store: Any, settled: Settled) -> None:
+    put(store, replace(STATE, next_due=T0 - HOUR))
+    runs = [run_of(n, due_at=T0 + n, handler=f"h{n}") for n in range(3)]
+    for run in runs:
+        store.put(run)
+    store.clock.advance(60_000)
+    for run, state in ((runs[0], AckState.SUCCEEDED), (runs[1], AckState.DEAD)):
+        store.fire(run)
+        store.ack(run, AckState.STARTED)
+        store.ack(run, state)
+    put_meta(store, keys.HOLD_KEY, codec.HOLD.encode(Hold(id="b", state=HoldState.HELD, at=T0, era=2)))
+    view = settled().overview()
+    # The schedule's next instant is to come as well.
+    assert (view["pending"], view["overdue"]) == (2, 2)
+    assert view["oldest_overdue"] < "2027-01-15T08:00:00.002Z"
+    assert view["lateness"]["p50_ms"] == pytest.approx(60_000, rel=0.1)
+    (minute,) = (m for m in view["minutes"] if m["fired"])
+    assert (minute["fired"], minute["succeeded"], minute["failed"], minute["dead"]) == (2, 1, 1, 1)
+    assert view["handlers"] == [
+        {"handler": "h0", "succeeded": 1, "failed": 0, "dead": 0},
+        {"handler": "h1", "succeeded": 0, "failed": 1, "dead": 1},
+    ]
+    assert view["schedules"] == {"count": 1, "paused": 0, "overdue": ["daily"]}
+    assert view["held"]["backup"] == "b"
+    assert view["freshness"]["problem"] is None
+
+
+# -- the installation ---------------------------------------------------------------------------------------
+
+
+def test_queues(store: Any, settled: Settled, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.readmodel.lags.EVERY_S", 0.01)
+    runs = [run_of(n) for n in range(3)]
+    for run in runs:
+        store.put(run)
+        store.fire(run)
+    store.ack(runs[0], AckState.STARTED)
+    store.ack(runs[0], AckState.SUCCEEDED)
+    state = paused(None, "default", Pause(by="ann", at=T0, reason="deploy"))
+    put_meta(store, keys.queue_key("default"), codec.EVENT.encode(queue_event(state)))
+    store.clock.advance(60_000)
+    store.beat("w1", queues=("default",), handlers=("email.send",), parked=2)
+    model = settled()
+    eventually(lambda: model.queues()[0]["lag"] == 3)
+    eventually(lambda: model.queues()[0]["workers"] == 1)
+    (queue,) = model.queues()
+    assert queue["paused"] == {"by": "ann", "at": "2027-01-15T08:00:00.000Z", "reason": "deploy"}
+    assert (queue["started_per_min"], queue["ended_per_min"], queue["parked"]) == (1, 1, 2)
+    group = store.cluster.group(store.names.worker_group("default"), store.names.work("default"))
+    for number in range(3):
+        end = store.cluster.partition(store.names.work("default"), number).end
+        group.committed[number] = CommittedOffset(end)
+    eventually(lambda: model.queues()[0]["lag"] == 0)
+
+
+def test_fleet(store: Any, settled: Settled, eventually: Any) -> None:
+    put_meta(store, keys.ERA_KEY, codec.ERA.encode(Era(era=3)))
+    flight = InFlight(
+        occurrence_id=run_of(1).job_id, run=1, attempt=1, token=5, handler="email.send", started_at=T0
+    )
+    owned = (Owned(topic=store.names.jobs, partition=2, state="running"),)
+    store.beat("d1", role="dispatcher", generation=7, owned=owned)
+    store.beat("w1", queues=("default",), in_flight=(flight,))
+    model = settled()
+    eventually(lambda: len(model.fleet()["processes"]) == 2)
+    view = model.fleet()
+    mine = next(p for p in view["partitions"] if p["owner"] == "d1")
+    assert (mine["partition"], mine["generation"], mine["era"], mine["state"]) == (2, 7, 3, "running")
+    assert [run["job"] for run in view["runs"]] == [run_of(1).job_id]
+    store.leave("w1")
+    eventually(lambda: len(model.fleet()["processes"]) == 1)
+    store.clock.advance(6_000)
+    assert model.fleet()["processes"] == []
+
+
+def test_replays(store: Any, settled: Settled) -> None:
+    values: dict[str, Any] = {
+        "state": ReplayState.FINISHED, "window": Window(from_ms=T0, to_ms=DUE), "wanted": Filter(),
+        "requested_by": "ann", "updated_at": T0, "matched": 3, "counts": {"replayed": 3},
+    }  # fmt: skip
+    for n, id_ in enumerate(("b", "a")):
+        replay = Replay(id=id_, created_at=T0 + n, **values)
+        put_meta(store, b"replay/%b/1" % id_.encode(), codec.EVENT.encode(to_event(replay)))
+    model = settled()
+    assert [view["id"] for view in model.replays()] == ["a", "b"]
+    view = model.replay("b")
+    assert (view["state"], view["counts"]["replayed"], view["requested_by"]) == ("finished", 3, "ann")
+    with pytest.raises(NotFound):
+        model.replay("c")
+
+
+def test_events_since_a_cursor(store: Any, settled: Settled) -> None:
+    for n in range(3):
+        store.tell(n, f"c{n}", outcome="cancelled", job_id=f"j{n}")
+    skip(store, "misfire", T0, T0)
+    model = settled()
+    page = model.events()
+    assert sorted(row["kind"] for row in page.rows) == ["answer", "answer", "answer", "skipped"]
+    assert model.events(after=page.cursor) == replace(page, rows=[], scanned=0)
+    store.tell(0, "c9", outcome="stopped", detail={"by": "ann"})
+    (row,) = settled().events(after=page.cursor).rows
+    assert (row["outcome"], row["by"]) == ("stopped", "ann")
+    two = model.events(after=page.rows[0]["id"], limit=2)
+    assert [r["id"] for r in two.rows] == [r["id"] for r in page.rows[1:3]]
+    with pytest.raises(InvalidInput, match=r"^after"):
+        model.events(after="AAAA")
+
+
+def test_why(store: Any, settled: Settled) -> None:
+    run = run_of(1)
+    store.put(run)
+    view = settled().why(run.job_id)
+    assert (view["status"], view["waits_for"]) == ("pending", "time")
+
+
+@pytest.mark.parametrize("id_", ["x", "", "j123", "k0", "s:a"])
+def test_what_is_no_id(settled: Settled, id_: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^id"):
+        settled().job(id_)
+
+
+def test_a_long_payload_is_read_where_it_stands(store: Any, settled: Settled) -> None:
+    run = run_of(1, payload=b'{"x":"' + b"a" * 20_000 + b'"}')
+    store.put(run)
+    model = settled()
+    assert model.job(run.job_id)["payload"] == run.payload.decode()
+    assert model._rows.get(b"P" + run.job_id.encode()) is None
+    home = store.cluster.partition(store.names.jobs, store.layout.home(run.job_id))
+    store.fire(run)
+    store.ack(run, AckState.SUCCEEDED)
+    settled()
+    home.compact(drop_tombstones=True)
+    view = settled().job(run.job_id)
+    assert (view["status"], view["kept"], view["payload"]) == ("succeeded", False, None)
+
+
+def test_garbage_stops_nobody(store: Any, settled: Settled) -> None:
+    names = store.names
+    garbage = (
+        b"",
+        b"j/",
+        b"j/x",
+        b"j/\xff",
+        b"r/x",
+        b"k/\xff",
+        b"s/A",
+        b"h/x/1",
+        b"zz",
+        b"t/a/1/1",
+        b"replay/",
+    )
+    topics = (names.jobs, names.events, names.dead, names.meta, names.fleet, names.work("default"))
+    for topic in (*topics, names.acks("default")):
+        for key in garbage:
+            for value in (None, b"", b"garbage"):
+                store.cluster.append(Put(topic, 0, key, value, [("end", b"\xff"), ("work", b"a/b")]))
+    run = run_of(1)
+    store.put(run)
+    model = settled()
+    assert [row["id"] for row in model.jobs(JobsWanted()).rows] == [run.job_id]
+    assert model.freshness().problem is None
+
+
+def test_statuses_and_errors_of_a_failure(store: Any, settled: Settled) -> None:
+    run = run_of(1)
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.CANCELLED, error=Failure(type="Stopped", message="by request"))
+    (row,) = settled().jobs(JobsWanted(statuses=frozenset({JobStatus.STOPPED}))).rows
+    assert row["error"] == "Stopped: by request"
