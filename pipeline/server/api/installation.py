@@ -1,0 +1,222 @@
+"""/queues, /fleet, /status, /events, /me and /tokens: the installation, and who may what in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.core.errors import InvalidInput, NotFound, Refused
+from pipeline.core.names import check_name
+from pipeline.core.times import parse_duration
+from pipeline.server.access import Role, TokenRecord, new_secret
+from pipeline.server.api.outcomes import answer_of
+from pipeline.server.api.stream import MEDIA_TYPE, events
+from pipeline.server.body import flag, required_text, text, texts
+from pipeline.server.endpoint import Answer, Call, Endpoint
+from pipeline.server.params import Param, Whole
+from pipeline.server.tokens import Tokens, checked_name, checked_queues, token_view
+
+QUEUES = 100
+"""That one token may be limited to."""
+
+
+async def queues(call: Call) -> Answer:
+    found = await call.ask(call.services.questions.queues)
+    return Answer({"items": [each for each in found if call.who.sees(each["queue"])]})
+
+
+async def pause_queue(call: Call) -> Answer:
+    name = check_name("queue", call.path["queue"])
+    note = text(call.object("note"), "note") or ""
+    return answer_of(await call.actions.pause_queue(call.who, name, note=note))
+
+
+async def resume_queue(call: Call) -> Answer:
+    return answer_of(await call.actions.resume_queue(call.who, check_name("queue", call.path["queue"])))
+
+
+async def purge_queue(call: Call) -> Answer:
+    name, body = check_name("queue", call.path["queue"]), call.object("before", "dry_run")
+    done = await call.actions.purge_queue(
+        call.who, name, before=text(body, "before"), dry_run=flag(body, "dry_run")
+    )
+    return answer_of(done)
+
+
+async def fleet(call: Call) -> Answer:
+    return Answer(await call.ask(call.services.questions.fleet))
+
+
+async def status(call: Call) -> Answer:
+    return Answer(await call.ask(call.services.questions.overview))
+
+
+async def me(call: Call) -> Answer:
+    who = call.who
+    queues = None if who.queues is None else sorted(who.queues)
+    return Answer({"name": who.name, "role": who.role.word, "queues": queues, "token": who.token})
+
+
+# -- tokens --------------------------------------------------------------------------------------------------
+
+
+def _tokens(call: Call) -> Tokens:
+    if call.services.tokens is None:
+        raise Refused("this server keeps no tokens")
+    return call.services.tokens
+
+
+async def list_tokens(call: Call) -> Answer:
+    call.who.require_all_queues()
+    return Answer({"items": [token_view(record) for record in _tokens(call).all()]})
+
+
+async def create_token(call: Call) -> Answer:
+    call.who.require_all_queues()
+    body = call.object("name", "role", "queues", "expires_in")
+    connection = await call.services.store.connection()
+    now, lasts = connection.clock.now(), text(body, "expires_in")
+    id_, secret, digest = new_secret("dl")
+    record = TokenRecord(
+        id=id_,
+        name=checked_name(required_text(body, "name")),
+        role=Role.of(required_text(body, "role")),
+        queues=checked_queues(tuple(texts(body, "queues", QUEUES) or ())),
+        digest=digest,
+        created_at=now,
+        created_by=call.who.name,
+        expires_at=None if lasts is None else now + positive("expires_in", lasts),
+    )
+    await call.services.store.call(_tokens(call).put, record)
+    await call.actions.audit(call.who, "token.create", "created", token_id=id_, name=record.name)
+    return Answer({**token_view(record), "token": str(secret)}, 201)
+
+
+def positive(field: str, duration: str) -> int:
+    """Ms. InvalidInput naming the field."""
+    length = parse_duration(field, duration)
+    if length == 0:
+        raise InvalidInput(field, "must be longer than zero")
+    return length
+
+
+async def revoke_token(call: Call) -> Answer:
+    call.who.require_all_queues()
+    token_id = call.path["id"]
+    record = _tokens(call).find(token_id)
+    if record is None or record.parent is not None:
+        raise NotFound(f"no token {token_id[:40]} is known")
+    await call.services.store.call(_tokens(call).remove, token_id)
+    await call.actions.audit(call.who, "token.revoke", "revoked", token_id=token_id, name=record.name)
+    return Answer({"id": token_id, "outcome": "revoked"})
+
+
+def _queue_change(verb: str, handle: Any, summary: str, role: Role, body: str | None) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=f"/queues/{{queue}}/{verb}",
+        name=f"{verb}Queue",
+        role=role,
+        handle=handle,
+        tag="queues",
+        summary=summary,
+        body=body,
+        answers={200: ("QueueDone", "Done.")},
+        errors=(404,),
+        patience_s=90.0,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/queues",
+        name="listQueues",
+        role=Role.VIEWER,
+        handle=queues,
+        tag="queues",
+        summary="List queues with their lag",
+        answers={200: ("Queues", "Queues.")},
+    ),
+    _queue_change("pause", pause_queue, "Hold a queue: nothing of it starts", Role.OPERATOR, "Note"),
+    _queue_change("resume", resume_queue, "Let a queue go on", Role.OPERATOR, None),
+    _queue_change("purge", purge_queue, "Cancel what waits on a queue", Role.ADMIN, "Purge"),
+    Endpoint(
+        method="GET",
+        path="/fleet",
+        name="getFleet",
+        role=Role.VIEWER,
+        handle=fleet,
+        tag="installation",
+        summary="Owners, processes, and runs in flight",
+        answers={200: ("Fleet", "The fleet.")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/status",
+        name="getStatus",
+        role=Role.VIEWER,
+        handle=status,
+        tag="installation",
+        summary="The last hour at a glance",
+        answers={200: ("Overview", "The last hour by minute, what is overdue, how fresh the answer is.")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/events",
+        name="listEvents",
+        role=Role.VIEWER,
+        handle=events,
+        tag="installation",
+        summary="What happens, as it happens",
+        description=f"With `Accept: {MEDIA_TYPE}` a stream of server-sent events, from `Last-Event-ID` (or `after`) on,"
+        " else from the last ones on. Otherwise a page of them as JSON.",
+        query=(
+            Param(name="after", meaning="Id of the last event that is known."),
+            Whole(name="limit", meaning="Of a page.", low=1, high=500, default=50),
+        ),
+        answers={200: ("EventPage", "Events, the oldest first.")},
+        patience_s=40.0,
+    ),
+    Endpoint(
+        method="GET",
+        path="/me",
+        name="getMe",
+        role=Role.VIEWER,
+        handle=me,
+        tag="access",
+        summary="Who asks, and what they may",
+        answers={200: ("Me", "Who asks.")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/tokens",
+        name="listTokens",
+        role=Role.ADMIN,
+        handle=list_tokens,
+        tag="access",
+        summary="List tokens",
+        answers={200: ("Tokens", "The oldest first, without their secrets.")},
+    ),
+    Endpoint(
+        method="POST",
+        path="/tokens",
+        name="createToken",
+        role=Role.ADMIN,
+        handle=create_token,
+        tag="access",
+        summary="Make a token, shown once",
+        body="NewToken",
+        answers={201: ("NewTokenShown", "`token` is shown here and never again.")},
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/tokens/{id}",
+        name="revokeToken",
+        role=Role.ADMIN,
+        handle=revoke_token,
+        tag="access",
+        summary="Revoke a token, and the sessions made with it",
+        answers={200: ("Outcome", "It is good for nothing within a second, on every server.")},
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,126 @@
+"""The application: API, probes, metrics and the document, in front of the FastAPI app on which the console mounts its
+pages.
+
+In front, since a job need not pass what pages are served with: half the time of a request went there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import FastAPI
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from pipeline import __version__
+from pipeline.core.errors import DuelineError
+from pipeline.server import openapi
+from pipeline.server.access import Role
+from pipeline.server.api import ENDPOINTS, PREFIX
+from pipeline.server.api.stream import opened
+from pipeline.server.endpoint import Call, Endpoint, Handle, Services
+from pipeline.server.guard import Guard
+from pipeline.server.metrics import ServerMetrics
+from pipeline.server.problems import FAILED, problem
+from pipeline.server.routes import Routes
+from pipeline.server.serving import Serving
+
+LAG_MS = 10_000
+"""A read model that is further behind is not ready to answer."""
+
+
+def create_app() -> FastAPI:
+    """What pages are mounted on."""
+    return FastAPI(
+        title="Dueline",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers={Exception: _failed},
+        redirect_slashes=False,
+    )
+
+
+def front_of(app: FastAPI, services: Services, serving: Serving, metrics: ServerMetrics) -> ASGIApp:
+    """What is served: the API, and behind it `app`."""
+    own = [replace(endpoint, path=f"{PREFIX}{endpoint.path}") for endpoint in ENDPOINTS]
+    endpoints = (*own, *_probes(services, metrics))
+    prefixes = (f"{PREFIX}/", "/healthz", "/readyz", "/metrics")
+    routes = Routes(app, serving=serving, endpoints=endpoints, prefixes=prefixes)
+    return Guard(routes, open=lambda: services.access.open)
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """Of a page: whatever it is, who asked learns no more than that."""
+    return problem(FAILED, "the log of the server has the details")
+
+
+# -- probes --------------------------------------------------------------------------------------------------
+
+
+def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
+    async def healthz(_: Call) -> Response:
+        """Whether this process is alive: it answers."""
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Call) -> Response:
+        found = unready(services)
+        return PlainTextResponse("ok\n" if found is None else f"{found}\n", 200 if found is None else 503)
+
+    async def scrape(call: Call) -> Response:
+        metrics.streams.set(opened())
+        metrics.behind.set(services.questions.freshness().age_ms / 1000)
+        encode, media_type = choose_encoder(call.request.headers.get("accept", ""))
+        return Response(encode(metrics.registry), media_type=media_type)
+
+    async def document(_: Call) -> Response:
+        return Response(openapi.released(), media_type="application/json")
+
+    def probe(path: str, name: str, role: Role | None, handle: Handle) -> Endpoint:
+        return Endpoint(
+            method="GET",
+            path=path,
+            name=name,
+            role=role,
+            handle=handle,
+            tag="probes",
+            summary=name,
+        )
+
+    return (
+        probe("/healthz", "healthz", None, healthz),
+        probe("/readyz", "readyz", None, readyz),
+        probe("/metrics", "metrics", Role.VIEWER, scrape),
+        probe(f"{PREFIX}/openapi.json", "openapi", None, document),
+    )
+
+
+def unready(services: Services) -> str | None:
+    """Why this server should not be asked; None if it may."""
+    if services.stopping():
+        return "stopping"
+    freshness = services.questions.freshness()
+    problem_now = freshness.problem or services.store.problem
+    if problem_now is not None:
+        return problem_now
+    if not freshness.ready:
+        return f"catching up: {freshness.behind} records behind"
+    if freshness.age_ms > LAG_MS:
+        return f"behind by {freshness.age_ms} ms"
+    return _without_owner(services)
+
+
+def _without_owner(services: Services) -> str | None:
+    try:
+        fleet = services.questions.fleet()
+    except DuelineError as error:
+        return str(error)
+    jobs = [each for each in fleet["partitions"] if each["topic"] == services.names.jobs]
+    idle = [each["partition"] for each in jobs if each["owner"] is None]
+    if idle or not jobs:
+        shown = ", ".join(map(str, idle[:5])) or "any"
+        return f"no dispatcher owns partition {shown}"
+    return None

@@ -1,0 +1,184 @@
+"""Many jobs from one stream of lines, in constant memory: what a client's `schedule_many` does, but a bad line is told
+and left out instead of ending it."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from typing import Any
+
+from pipeline.client.bulk import CHUNK_AGE_MS, CHUNK_BYTES, CHUNK_JOBS, IN_FLIGHT, PUMP_JOBS, Chunk
+from pipeline.client.connection import Connection
+from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
+from pipeline.core.jobref import JobRef
+from pipeline.core.times import written_instant
+from pipeline.server.access import Forbidden, Principal
+from pipeline.server.body import job_request, lines, parse_json
+
+PIECES = 16
+"""Pieces of the body that wait to be taken at most."""
+REFS_LIMIT = 10_000
+"""Lines of a stream whose references are told at most: they are held until its end."""
+TOLD = 100
+"""Bad lines that are told one by one."""
+QUEUES_REMEMBERED = 100
+View = dict[str, Any]
+
+
+class Pipe:
+    """Pieces of a body from the event loop to the thread that takes them, a few at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pieces: queue.Queue[bytes | BaseException | None] = queue.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+
+    async def fill(self, body: AsyncIterator[bytes]) -> None:
+        """Until the body ends or nobody takes any more."""
+        try:
+            async for piece in body:
+                await self._room.wait()
+                if self._closed:
+                    return
+                self._pieces.put(piece)
+                if self._pieces.qsize() >= PIECES:
+                    self._room.clear()
+        except BaseException as error:
+            self._pieces.put(error)
+            raise
+        self._pieces.put(None)
+
+    def take(self) -> Iterator[bytes]:
+        """On the thread. Raises what ended the body."""
+        while True:
+            piece = self._pieces.get()
+            if self._pieces.qsize() == PIECES // 2:
+                self._loop.call_soon_threadsafe(self._room.set)
+            if piece is None:
+                return
+            if isinstance(piece, BaseException):
+                raise CancelledError from piece
+            yield piece
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        self._closed = True
+        self._room.set()
+
+
+class Intake:
+    """One stream. Used by one thread. `refs`: the reference of each job is told."""
+
+    def __init__(
+        self, connection: Connection, who: Principal, default_queue: str, *, refs: bool = False
+    ) -> None:
+        self._connection = connection
+        self._default_queue = default_queue
+        self._who = who
+        self._record = connection.recorder().record
+        self._window: deque[Chunk] = deque()
+        self._bad_queues: dict[str, InvalidInput] = {}
+        self.accepted = self.rejected = 0
+        self.errors: list[View] = []
+        self.refs: list[JobRef] | None = [] if refs else None
+
+    def run(self, pieces: Iterable[bytes], tell: Callable[[int], None] = lambda accepted: None) -> View:
+        """Create the job of each line. StoreUnreachable, saying how many were confirmed; CancelledError if the body
+        breaks off: what came before is stored."""
+        clock = self._connection.parts.clock.monotonic
+        chunk = Chunk(clock())
+        try:
+            for number, line in enumerate(self._numbered(pieces), 1):
+                if self.refs is not None and number > REFS_LIMIT:
+                    problem = f"is one of more than {REFS_LIMIT} with `refs`: it and what follows is left out"
+                    self._refuse(number, "line", problem)
+                    break
+                if line and not line.isspace():
+                    self._take(number, line, chunk)
+                if not number % PUMP_JOBS:
+                    self._connection.pump(0)
+                    if self._full(chunk, clock()):
+                        self._send(chunk)
+                        chunk = Chunk(clock())
+                        tell(self.accepted)
+            self._send(chunk)
+            while self._window:
+                self._confirm()
+        except StoreUnreachable as error:
+            raise StoreUnreachable(f"{error}; {self.accepted} jobs were confirmed before") from error
+        view: View = {"accepted": self.accepted, "rejected": self.rejected, "errors": self.errors}
+        return view if self.refs is None else view | {"refs": [_ref(ref) for ref in self.refs]}
+
+    def _numbered(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """All lines; one that is too long ends it, told like a bad one."""
+        read = 0
+        try:
+            for read, line in enumerate(lines(pieces), 1):  # noqa: B007 -- the number is told below
+                yield line
+        except InvalidInput as error:
+            self._refuse(read + 1, error.field, f"{error.problem}: it and what follows is left out")
+
+    def _take(self, number: int, line: bytes, chunk: Chunk) -> None:
+        try:
+            self._add(job_request(parse_json(line)), chunk)
+        except InvalidInput as error:
+            self._refuse(number, error.field.removesuffix("_"), error.problem)
+        except StoreUnreachable:
+            raise
+        except DuelineError as error:
+            field = "queue" if isinstance(error, Forbidden) else "line"
+            self._refuse(number, field, str(error).replace("the body", "it", 1))
+
+    def _add(self, request: Mapping[str, Any], chunk: Chunk) -> None:
+        connection, wanted = self._connection, request.get("queue")
+        if self._who.queues is not None:
+            self._who.require_queue(wanted if isinstance(wanted, str) else self._default_queue)
+        if isinstance(wanted, str) and wanted in self._bad_queues:
+            raise self._bad_queues[wanted]
+        try:
+            recorded = self._record(request, connection.clock.now())
+            if recorded is None:
+                chunk.add(connection, request)
+                return
+        except InvalidInput as error:
+            if (
+                error.field == "queue"
+                and isinstance(wanted, str)
+                and len(self._bad_queues) < QUEUES_REMEMBERED
+            ):
+                self._bad_queues[wanted] = error
+            raise
+        ref, put = recorded
+        connection.parts.appender.append(put, chunk.report)
+        chunk.hold(ref, len(put.value or b""))
+
+    def _refuse(self, number: int, field: str, message: str) -> None:
+        self.rejected += 1
+        if len(self.errors) < TOLD:
+            self.errors.append({"line": number, "field": field, "message": message})
+
+    @staticmethod
+    def _full(chunk: Chunk, now: int) -> bool:
+        old = now - chunk.opened >= CHUNK_AGE_MS
+        return bool(chunk.refs) and (len(chunk.refs) >= CHUNK_JOBS or chunk.bytes >= CHUNK_BYTES or old)
+
+    def _send(self, chunk: Chunk) -> None:
+        self._window.append(chunk.seal())
+        while len(self._window) > IN_FLIGHT or (self._window and self._window[0].delivery.future.done()):
+            self._confirm()
+
+    def _confirm(self) -> None:
+        chunk = self._window.popleft()
+        self._connection.pump_until(chunk.delivery)
+        self.accepted += len(chunk.refs)
+        if self.refs is not None:
+            self.refs += chunk.refs
+
+
+def _ref(ref: JobRef) -> View:
+    return {"id": ref.id, "status": ref.status, "due_at": written_instant(ref.due_at)}

@@ -1,0 +1,152 @@
+"""What can be done with a job: cancel, stop, put off, run again, give it another payload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.core.errors import InvalidInput
+from pipeline.core.times import parse_duration, parse_instant
+from pipeline.server.console.parts.basic import Tag, button
+from pipeline.server.console.parts.confirm import Sheet, confirm
+from pipeline.server.console.parts.field import Field
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import clean
+
+View = dict[str, Any]
+
+
+def verbs_of(status: str) -> list[tuple[str, str]]:
+    """(name, label) of what makes sense now; the owner decides all the same."""
+    match status:
+        case "pending":
+            return [("reschedule", "Reschedule"), ("payload", "Edit payload"), ("cancel", "Cancel")]
+        case "retrying":
+            return [("requeue", "Retry now"), ("cancel", "Cancel")]
+        case "queued" | "running":
+            return [("stop", "Stop")]
+        case "cancelled" | "skipped":
+            return []
+        case _:
+            return [("requeue", "Run again")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked before one of the plain verbs."""
+
+    title: str
+    told: str
+    verb: str
+    danger: bool = False
+
+
+_ASKED = {
+    "cancel": _Asked(
+        title="Cancel this job?",
+        told="It will not fire. Too late is answered, never guessed.",
+        verb="Cancel the job",
+        danger=True,
+    ),
+    "stop": _Asked(
+        title="Stop this job?",
+        told="No further run starts. A running handler is told; process pools and scripts are killed.",
+        verb="Stop the job",
+        danger=True,
+    ),
+    "requeue": _Asked(
+        title="Run this job again?",
+        told="It gets one further run, under its own idempotency key.",
+        verb="Run again",
+    ),
+}
+
+
+async def act(visit: Visit, view: View, name: str) -> None:
+    """Carry out what a button says, after asking."""
+    actions, job_id = visit.actions, view["id"]
+    if name == "reschedule":
+        when = await _when(visit)
+        if when is not None:
+            await visit.change(lambda who: actions.reschedule(who, job_id, **when))
+        return
+    if name == "payload":
+        payload = await _payload(visit, view)
+        if payload is not None:
+            await visit.change(lambda who: actions.update_payload(who, job_id, payload))
+        return
+    asked = _ASKED[name]
+    if await confirm(visit.client, asked.title, asked.told, verb=asked.verb, danger=asked.danger) is None:
+        return
+    if name == "requeue":
+        await visit.change(lambda who: actions.requeue(who, job_id))
+    else:
+        await visit.change(lambda who: actions.cancel(who, job_id, stop=name == "stop"))
+
+
+async def _when(visit: Visit) -> dict[str, str] | None:
+    """`at` or `in_`."""
+    sheet = Sheet(visit.client, "Reschedule this job")
+    with sheet:
+        hint = "An instant such as 2027-03-01T09:00:00Z, or a time from now such as 10m"
+        field = Field("When", kind="mono", hint=hint, autofocus=True)
+
+        def done() -> None:
+            try:
+                _read_when(field.text)
+            except InvalidInput as error:
+                field.blame(error.problem)
+            else:
+                sheet.submit("done")
+
+        with Tag("div", classes="ends"):
+            button("Leave it", lambda: sheet.submit(None))
+            button("Reschedule", done, kind="main")
+    return None if await sheet.answer() is None else _read_when(field.text)
+
+
+def _read_when(text: str) -> dict[str, str]:
+    """InvalidInput('when')."""
+    if text[:4].isdigit() and "-" in text:
+        parse_instant("when", text)
+        return {"at": text}
+    parse_duration("when", text)
+    return {"in_": text}
+
+
+async def _payload(visit: Visit, view: View) -> dict[str, Any] | None:
+    sheet = Sheet(visit.client, "Edit the payload", wide=True)
+    with sheet:
+        field = Field("Payload", kind="area", value=_pretty(view.get("payload") or "{}"), autofocus=True)
+
+        def done() -> None:
+            try:
+                _object(field.text)
+            except ValueError as error:
+                field.blame(clean(f"{error}", 200))
+            else:
+                sheet.submit("done")
+
+        with Tag("div", classes="ends"):
+            button("Leave it", lambda: sheet.submit(None))
+            button("Save the payload", done, kind="main")
+    return None if await sheet.answer() is None else _object(field.text)
+
+
+def _pretty(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _object(text: str) -> dict[str, Any]:
+    """ValueError if it is none."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("must be an object, such as {}")
+    return value

@@ -1,0 +1,128 @@
+"""Crontab: every schedule as a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pipeline.readmodel.questions import Page
+from pipeline.server.access import Principal
+from pipeline.server.console import links
+from pipeline.server.console.frame import Frame
+from pipeline.server.console.parts.basic import Tag, empty, link
+from pipeline.server.console.parts.looks import kind_of
+from pipeline.server.console.parts.pager import pager, search_form
+from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
+from pipeline.server.console.schedule_verbs import act
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import length
+
+View = dict[str, Any]
+ROWS = 50
+
+
+async def crontab(visit: Visit) -> None:
+    frame = Frame(visit, "Crontab", current="crontab")
+    wanted, cursor = visit.query("q"), visit.query("after")
+    with frame.head.tools:
+        if visit.operates:
+            link("New schedule", links.to("schedule/edit"), "btn main")
+    with frame.body, Tag("div", classes="toolbar"):
+        search_form("crontab", wanted, label="Find by id, handler or words", placeholder="part of an id")
+    page = _Crontab(visit, wanted, cursor)
+
+    def ask(who: Principal) -> Page:
+        found = visit.questions.schedules(text=wanted or None, limit=ROWS, cursor=cursor or None)
+        seen = [view for view in found.rows if who.sees(view["queue"])]
+        return Page(rows=seen, cursor=found.cursor, scanned=found.scanned)
+
+    await frame.live(ask, page.show)
+
+
+class _Crontab:
+    def __init__(self, visit: Visit, wanted: str, cursor: str) -> None:
+        self._visit, self._wanted, self._cursor = visit, wanted, cursor
+        self._table: Table | None = None
+
+    def show(self, page: Page) -> None:
+        if self._table is None:
+            with Tag("section", classes="block"), Tag("div", classes="flush"):
+                self._table = Table(_columns(self._visit), caption="Schedules", act=self._act)
+                self._none = _nothing(self._wanted)
+                self._pager = Tag("div", classes="pager")
+            self._next: object = False
+        self._none.mark_as("hidden" if page.rows else "empty")
+        self._table.show([self._row(view) for view in page.rows])
+        if page.cursor != self._next:
+            self._next = page.cursor
+            pager(self._pager, "crontab", page, at_first=not self._cursor, q=self._wanted)
+
+    def _row(self, view: View) -> Row:
+        cells: list[Cell] = [
+            lines(
+                text(view["id"], href=links.schedule(view["id"]), mono=True, clip=True),
+                text(view["handler"], mono=True),
+            ),
+            lines(text(view["expression"], mono=True), view["words"], view["tz"]),
+            _next(view),
+            _runs(view),
+            _state(view),
+        ]
+        if self._visit.operates:
+            flip = ("resume", "Resume") if view["state"] == "paused" else ("pause", "Pause")
+            verbs = (("trigger", "Run"), flip, ("backfill", "Backfill"))
+            cells.append(acts(*((name, shown, f"{shown} {view['id']}") for name, shown in verbs)))
+        return Row(id=view["id"], cells=cells)
+
+    async def _act(self, schedule_id: str, name: str) -> None:
+        await act(self._visit, schedule_id, name)
+
+
+def _columns(visit: Visit) -> list[Column]:
+    kinds = {"When": "mid", "Next": "long", "State": "mid"}
+    names = ("Schedule", "When", "Next", "Recent runs", "State")
+    columns = [Column(label=name, head=name == "Schedule", kind=kinds.get(name, "")) for name in names]
+    return columns + ([Column(label="What to do", bare=True)] if visit.operates else [])
+
+
+def _nothing(wanted: str) -> Tag:
+    if wanted:
+        return empty("No schedule matches", f"Nothing is found for {wanted!r:.80}.")
+    return empty(
+        "No schedule yet", "Make one here, with `dueline cron create`, or with @app.cron beside the code."
+    )
+
+
+def _next(view: View) -> Cell:
+    if view["next_at"] is None:
+        return None
+    local = wall(view["next_local"]) if view["next_local"] else None
+    following = list(view.get("upcoming") or ())[1:3]
+    return lines(at(view["next_at"]), local, {"then": following, "before": "then "} if following else None)
+
+
+def wall(local: str) -> str:
+    """`2027-03-28 02:30 +01:00` of an instant with offset; seconds only where there are any."""
+    at = datetime.fromisoformat(local)
+    seconds = ":%S" if at.second else ""
+    return f"{at:%Y-%m-%d %H:%M{seconds}} {at.isoformat()[-6:]}"
+
+
+def _runs(view: View) -> Cell:
+    recent: Cell = {"runs": [_bar(run) for run in view.get("recent") or ()]}
+    if view["last_at"] is None:
+        return recent
+    return lines(recent, status(view["last_outcome"]), at(view["last_at"], "rel"))
+
+
+def _state(view: View) -> Cell:
+    if view["state"] == "paused":
+        return lines(status("paused"), view["paused"] or None)
+    return lines(status(view["state"]), status("overdue") if view["overdue"] else None)
+
+
+def _bar(run: Mapping[str, Any]) -> View:
+    said = None if run["took_ms"] is None else f"took {length(run['took_ms'])}"
+    own = {"at": run["due_at"], "outcome": run["outcome"], "took": run["took_ms"], "said": said}
+    return {**own, "kind": kind_of(run["outcome"] or "running")}

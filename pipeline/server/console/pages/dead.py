@@ -1,0 +1,231 @@
+"""Dead letters: what gave up, why, and running it again."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from pipeline.readmodel.questions import Page
+from pipeline.server.access import Principal
+from pipeline.server.console import links
+from pipeline.server.console.frame import Frame
+from pipeline.server.console.parts.basic import Tag, button, copy_button, counts, empty, facts, instant, link
+from pipeline.server.console.parts.confirm import Sheet, confirm
+from pipeline.server.console.parts.looks import kind_of
+from pipeline.server.console.parts.pager import pager
+from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, text
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import clean, number, plural, sendable, size
+
+View = dict[str, Any]
+ROWS = 50
+
+
+async def dead(visit: Visit) -> None:
+    frame = Frame(visit, "Dead letters", current="dead")
+    handler, queue, cursor = visit.query("handler"), visit.query("queue"), visit.query("after")
+    page = _Dead(visit, handler, queue, cursor)
+    with frame.body:
+        _filter(handler, queue)
+        page.draw_bulk()
+
+    def ask(who: Principal) -> Page:
+        named = {"handler": handler or None, "queue": queue or None}
+        found = visit.questions.letters(**named, limit=ROWS, cursor=cursor or None)
+        return Page(
+            rows=[row for row in found.rows if who.sees(row["queue"])],
+            cursor=found.cursor,
+            scanned=found.scanned,
+        )
+
+    await frame.live(ask, page.show)
+
+
+def _filter(handler: str, queue: str) -> None:
+    with Tag("form", classes="search", method="get", action=links.to("dead"), role="search"):
+        for name, value in (("handler", handler), ("queue", queue)):
+            box = Tag(
+                "input",
+                type="search",
+                name=name,
+                placeholder=name,
+                aria_label=f"Of this {name}",
+                autocomplete="off",
+            )
+            box.props["^value"] = sendable(value)
+        Tag("button", "Filter", "btn", type="submit")
+
+
+class _Dead:
+    def __init__(self, visit: Visit, handler: str, queue: str, cursor: str) -> None:
+        self._visit, self._handler, self._queue, self._cursor = visit, handler, queue, cursor
+        self._views: dict[str, View] = {}
+        self._chosen: list[str] = []
+        self._table: Table | None = None
+        self._next: object = False
+
+    def draw_bulk(self) -> None:
+        if not self._visit.operates:
+            return
+        with Tag("div", classes="toolbar", role="group", aria_label="Change several"):
+            self._said = Tag("span", "None chosen", "muted", role="status")
+            button("Run chosen again", self._requeue_chosen, kind="small")
+            what = f"all of {self._handler}" if self._handler else "all"
+            button(f"Run {what} again", self._requeue_all, kind="small")
+
+    def show(self, page: Page) -> None:
+        if self._table is None:
+            choose = self._choose if self._visit.operates else None
+            with Tag("section", classes="block"), Tag("div", classes="flush"):
+                self._table = Table(_COLUMNS, caption="Dead letters", choose=choose, act=self._act)
+                self._none = empty("No dead letter", "Nothing has given up, or all of it was run again.")
+                self._pager = Tag("div", classes="pager")
+        self._views = {_id(view): view for view in page.rows}
+        self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
+        self._table.show([self._row(view) for view in page.rows])
+        if (page.cursor, len(page.rows)) != self._next:
+            self._next = (page.cursor, len(page.rows))
+            pager(
+                self._pager, "dead", page, at_first=not self._cursor, handler=self._handler, queue=self._queue
+            )
+
+    def _row(self, view: View) -> Row:
+        job: Cell = (
+            text(view["id"], href=links.job(view["id"]), mono=True, clip=True)
+            if view["id"]
+            else "unreadable record"
+        )
+        buttons = [("look", "Look", f"look at the letter of {view['id'] or 'a record'}")]
+        if self._visit.operates and view["id"]:
+            buttons.append(("requeue", "Run again", f"run {view['id']} again"))
+        cells: list[Cell] = [
+            job,
+            at(view["at"]),
+            lines(text(view["reason"].replace("_", " ")), text(view["detail"], clip=True)),
+            lines(text(view["handler"], mono=True), view["queue"]),
+            None if view["run"] is None else view["run"],
+            len(view["attempts"]),
+            size(view["payload_bytes"]),
+            acts(*buttons),
+        ]
+        return Row(id=_id(view), cells=cells)
+
+    def _choose(self, ids: list[str]) -> None:
+        self._chosen = [each for each in ids if each in self._views and self._views[each]["id"]]
+        self._said.say(f"{plural(len(self._chosen), 'letter')} chosen" if self._chosen else "None chosen")
+
+    async def _act(self, row: str, name: str) -> None:
+        view = self._views.get(row)
+        if view is None:
+            return
+        if name == "look":
+            await _look(self._visit, view)
+            return
+        told = "It gets one further run, under its own idempotency key."
+        if await confirm(self._visit.client, "Run this job again?", told, verb="Run again") is not None:
+            await self._requeue(ids=[view["id"]])
+
+    async def _requeue_chosen(self) -> None:
+        ids = [self._views[each]["id"] for each in self._chosen if each in self._views]
+        if not ids:
+            self._visit.tell("Choose some first: the boxes at the left of the rows.", good=False)
+            return
+        title, told = (
+            f"Run {plural(len(ids), 'job')} again?",
+            "Each gets one further run, under its own idempotency key.",
+        )
+        if await confirm(self._visit.client, title, told, verb="Run again") is not None:
+            await self._requeue(ids=ids)
+            assert self._table is not None
+            self._table.unchoose()
+
+    async def _requeue_all(self) -> None:
+        which: dict[str, Any] = {"handler": self._handler} if self._handler else {"everything": True}
+        requeue = self._visit.actions.requeue_letters
+        counted = await self._visit.change(partial(requeue, dry_run=True, **which))
+        if counted is None:
+            return
+        matched = int(counted.view["matched"])
+        if not matched:
+            return
+        title = f"Run {plural(matched, 'job')} again?"
+        told = f"All {'of ' + self._handler if self._handler else 'that died'}, on every queue that you may change."
+        if await confirm(self._visit.client, title, told, verb="Run again", typed=matched) is not None:
+            await self._requeue(**which)
+
+    async def _requeue(self, **which: Any) -> None:
+        done = await self._visit.change(lambda who: self._visit.actions.requeue_letters(who, **which))
+        if done is not None:
+            self._visit.tell(counts({name: done.view[name] for name in _OUTCOMES}))
+
+
+_OUTCOMES = (
+    *("requeued", "brought_forward", "superseded", "pending", "cancelled", "stopped", "refused", "not_found"),
+    *("unknown", "unreadable"),
+)
+
+
+def _id(view: View) -> str:
+    source = view["source"]
+    return f"{source['topic']}/{source['partition']}/{source['offset']}"
+
+
+async def _look(visit: Visit, view: View) -> None:
+    """The letter with the history of its attempts."""
+    sheet = Sheet(visit.client, "Dead letter", wide=True)
+    with sheet:
+        job = (
+            partial(link, view["id"], links.job(view["id"]), "mono")
+            if view["id"]
+            else "a record that nobody could read"
+        )
+        facts(
+            (
+                ("Job", job),
+                ("Died", partial(instant, view["at"], "full")),
+                ("Reason", view["reason"].replace("_", " ")),
+                ("Detail", clean(view["detail"], 4_000)),
+                ("Record", _id(view)),
+                ("Run", number(view["run"])),
+            )
+        )
+        with Tag("div", classes="scroll", tabindex="0", role="region", aria_label="Attempts").style(
+            "max-height: 50vh"
+        ):
+            for attempt in reversed(view["attempts"]):
+                _attempt(attempt)
+        with Tag("div", classes="ends"):
+            button("Close", lambda: sheet.submit(None))
+    await sheet.answer()
+
+
+def _attempt(attempt: View) -> None:
+    with Tag("div", classes="attempt"):
+        with Tag("div", classes="row"):
+            Tag("span", f"Run {attempt['run']}, attempt {attempt['attempt']}")
+            Tag("span", attempt["outcome"], f"st {kind_of(attempt['outcome'])}")
+            instant(attempt["at"], "full")
+        with Tag("div", classes="row muted"):
+            Tag("span", attempt["worker"], "mono")
+            Tag("span", f"token {attempt['token']}", "mono")
+        error = attempt["error"]
+        if error is not None:
+            Tag("p", f"{error['type']}: {clean(error['message'], 2_000)}", "st bad").style(
+                "white-space: pre-wrap"
+            )
+            if error["trace"]:
+                with Tag("details"):
+                    Tag("summary", "Trace")
+                    copy_button(error["trace"], "the trace")
+                    Tag("pre", clean(error["trace"], 16_000), "text", tabindex="0")
+
+
+_COLUMNS = [
+    *(Column(label="Job", head=True), Column(label="Died"), Column(label="Reason"), Column(label="Handler")),
+    *(
+        Column(label="Run", kind="num"),
+        Column(label="Attempts", kind="num"),
+        Column(label="Payload", kind="num"),
+    ),
+    Column(label="What to do", bare=True),
+]

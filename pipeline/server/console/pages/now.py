@@ -1,0 +1,233 @@
+"""Now: what will run, what ran late, what is stuck, at a glance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.core.times import format_instant, parse_instant
+from pipeline.server.access import Principal
+from pipeline.server.console import links
+from pipeline.server.console.frame import Frame
+from pipeline.server.console.parts.basic import Tag, banner, block, empty, link
+from pipeline.server.console.parts.chart import Chart, Line
+from pipeline.server.console.parts.table import Column, Row, Table, status, text
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import NOTHING, length, number, plural
+
+View = dict[str, Any]
+LATE_MS = 60_000
+"""A backlog older than that is shown as bad, and one older than a sixth of it as a warning."""
+SHOWN = 12
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    overview: View
+    queues: list[View]
+    fleet: View
+
+
+async def now(visit: Visit) -> None:
+    frame = Frame(visit, "Now", current="")
+    page = _Now()
+
+    def ask(who: Principal) -> Answer:
+        who.require_all_queues()
+        questions = visit.questions
+        return Answer(overview=questions.overview(), queues=list(questions.queues()), fleet=questions.fleet())
+
+    await frame.live(ask, page.show)
+
+
+class _Now:
+    def __init__(self) -> None:
+        self._built = False
+
+    def show(self, answer: Answer) -> None:
+        if not self._built:
+            self._build()
+        view = answer.overview
+        self._show_held(view.get("held"))
+        self._figures.show(answer)
+        self._show_charts(view)
+        self._show_overdue(view["schedules"])
+        handlers = sorted(view["handlers"], key=_troubled, reverse=True)[:SHOWN]
+        self._handlers.show([_handler(each) for each in handlers])
+        self._no_handlers.mark_as("hidden" if handlers else "empty")
+        self._queues.show([_queue(each) for each in answer.queues])
+
+    def _build(self) -> None:
+        self._built = True
+        self._held = Tag("div")
+        self._held_shown: object = None
+        self._figures = _Figures()
+        with Tag("div", classes="cols"):
+            _, body, _ = block("Throughput", aside="runs a minute, the last hour")
+            with body:
+                bars = (("succeeded", "green"), ("failed", "orange"), ("dead", "red"))
+                ended = [Line(name=name, colour=colour, bars=True) for name, colour in bars]
+                self._rates = Chart([Line(name="fired", colour="teal"), *ended], label="Runs a minute")
+            _, body, _ = block("Lateness", aside="ms, the last hour")
+            with body:
+                late = [Line(name="p50", colour="teal"), Line(name="p99", colour="violet")]
+                self._lateness = Chart(late, label="Lateness by minute")
+        with Tag("div", classes="cols"):
+            with Tag("div", classes="stack"):
+                _, body, _ = block("Handlers", aside="the last hour, the most failures first", flush=True)
+                with body:
+                    self._handlers = Table(_HANDLERS, caption="Handlers of the last hour", wide=True)
+                    self._no_handlers = empty("Nothing ended in the last hour")
+            with Tag("div", classes="stack"):
+                _, body, self._overdue_aside = block("Overdue schedules", flush=True)
+                with body:
+                    self._overdue = Table(
+                        [Column(label="Schedule", head=True)], caption="Overdue schedules", wide=True
+                    )
+                    self._no_overdue = empty("None is overdue")
+                _, body, beside = block("Queues", flush=True)
+                with beside:
+                    link("all of them", links.to("queues"))
+                with body:
+                    self._queues = Table(_QUEUES, caption="Queues", wide=True)
+
+    def _show_held(self, held: View | None) -> None:
+        if held == self._held_shown:
+            return
+        self._held_shown = held
+        self._held.clear()
+        if held is not None:
+            told = f"Restored from the backup {held['backup']}, {held['state']} since {held['since']}."
+            with self._held:
+                banner("Dispatch is held.", f"{told} Nothing fires before `dueline release`.", "warn")
+
+    def _show_charts(self, view: View) -> None:
+        times, minutes = _hour(view)
+        rates = ("fired", "succeeded", "failed", "dead")
+        self._rates.show(times, [[minute.get(name, 0) for minute in minutes] for name in rates])
+        late = ("lateness_p50_ms", "lateness_p99_ms")
+        self._lateness.show(times, [[minute.get(name) for minute in minutes] for name in late])
+
+    def _show_overdue(self, schedules: View) -> None:
+        ids = list(schedules["overdue"])
+        self._overdue.show(
+            [Row(id=each, cells=[text(each, href=links.schedule(each), mono=True)]) for each in ids[:SHOWN]]
+        )
+        self._no_overdue.mark_as("hidden" if ids else "empty")
+        more = f", {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+        self._overdue_aside.say(f"{len(ids)} of {schedules['count']:,}{more}")
+
+
+class _Figures:
+    """The row of large numbers."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, tuple[Tag, Tag, Tag]] = {}
+        with Tag("dl", classes="figures"):
+            for name in (
+                "Pending",
+                "Backlog age",
+                "Lateness p50",
+                "Lateness p99",
+                "Failures",
+                "Workers",
+                "Owners",
+                "Schedules",
+            ):
+                with Tag("div", classes="figure") as box:
+                    Tag("dt", name)
+                    self._shown[name] = (box, Tag("dd", NOTHING), Tag("dd", "", "small"))
+
+    def show(self, answer: Answer) -> None:
+        view = answer.overview
+        self._put("Pending", number(view["pending"]), "jobs and retries to come")
+        self._backlog(view)
+        self._put("Lateness p50", _length(view["lateness"]["p50_ms"]), "the last hour")
+        self._put("Lateness p99", _length(view["lateness"]["p99_ms"]), "the last hour")
+        failed = sum(minute["failed"] for minute in view["minutes"])
+        dead = sum(minute["dead"] for minute in view["minutes"])
+        self._put("Failures", number(failed), f"{number(dead)} dead, the last hour", "bad" if dead else "")
+        self._workers(answer)
+        self._owners(answer.fleet)
+        schedules = view["schedules"]
+        overdue = len(schedules["overdue"])
+        told = (
+            f"{overdue} overdue, {schedules['paused']} paused" if overdue else f"{schedules['paused']} paused"
+        )
+        self._put("Schedules", number(schedules["count"]), told, "bad" if overdue else "")
+
+    def _backlog(self, view: View) -> None:
+        if view["oldest_overdue"] is None:
+            self._put("Backlog age", "none", "nothing is overdue")
+            return
+        age = max(
+            0, parse_instant("at", view["at"]) - parse_instant("oldest_overdue", view["oldest_overdue"])
+        )
+        kind = "bad" if age >= LATE_MS else "warn" if age >= LATE_MS // 6 else ""
+        self._put("Backlog age", length(age), f"{number(view['overdue'])} overdue", kind)
+
+    def _workers(self, answer: Answer) -> None:
+        workers = {each["process"] for each in answer.fleet["processes"] if each["role"] == "worker"}
+        runs = answer.fleet["runs"]
+        stuck = sum(run["stuck"] for run in runs)
+        told = f"{plural(len(runs), 'run')} in flight" + (f", {stuck} stuck" if stuck else "")
+        self._put("Workers", number(len(workers)), told, "bad" if not workers or stuck else "")
+
+    def _owners(self, fleet: View) -> None:
+        parts = [part for part in fleet["partitions"] if part["topic"].endswith(".jobs")]
+        alone = sum(part["owner"] is None for part in parts)
+        owners = {part["owner"] for part in parts if part["owner"] is not None}
+        told = (
+            f"{plural(alone, 'partition')} without one" if alone else f"of {plural(len(parts), 'partition')}"
+        )
+        self._put("Owners", number(len(owners)), told, "bad" if alone else "")
+
+    def _put(self, name: str, value: str, told: str, kind: str = "") -> None:
+        box, large, small = self._shown[name]
+        box.mark_as(f"figure {kind}".strip())
+        large.say(value)
+        small.say(told)
+
+
+_HANDLERS = [
+    Column(label="Handler", head=True),
+    *(Column(label=label, kind="num") for label in ("Succeeded", "Failed", "Dead")),
+]
+_QUEUES = [
+    *(Column(label="Queue", head=True), Column(label="State")),
+    *(Column(label=label, kind="num") for label in ("Lag", "In flight", "Workers")),
+]
+
+
+def _hour(view: View) -> tuple[list[str], list[View]]:
+    """Each minute of the last hour; one in which nothing happened is empty."""
+    there = {minute["at"]: minute for minute in view["minutes"]}
+    end = parse_instant("at", view["at"]) // MINUTE_MS
+    times = [format_instant(minute * MINUTE_MS) for minute in range(end - 59, end + 1)]
+    return times, [there.get(each, {}) for each in times]
+
+
+def _troubled(each: View) -> tuple[int, int, int]:
+    return each["dead"], each["failed"], each["succeeded"]
+
+
+def _handler(each: View) -> Row:
+    name = each["handler"]
+    dead = (
+        text(number(each["dead"]), href=links.jobs(f"handler:{name} status:dead order:-due"))
+        if each["dead"]
+        else "0"
+    )
+    cells = [text(name, href=links.jobs(f"handler:{name} order:-due"), mono=True)]
+    return Row(id=name, cells=[*cells, number(each["succeeded"]), number(each["failed"]), dead])
+
+
+def _queue(each: View) -> Row:
+    state = status("paused") if each.get("paused") else status("active")
+    figures = [number(each[name]) for name in ("lag", "in_flight", "workers")]
+    return Row(id=each["queue"], cells=[text(each["queue"], mono=True), state, *figures])
+
+
+def _length(ms: int | None) -> str:
+    return NOTHING if ms is None else length(ms)

@@ -1,0 +1,237 @@
+"""One schedule: where it stands, its last and next instants, its definition."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from pipeline.server.access import Principal
+from pipeline.server.console import links
+from pipeline.server.console.frame import Frame
+from pipeline.server.console.pages.crontab import wall
+from pipeline.server.console.parts.basic import (
+    Tag,
+    block,
+    button,
+    copy_button,
+    counts,
+    empty,
+    facts,
+    instant,
+    link,
+)
+from pipeline.server.console.parts.json_view import JsonView
+from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
+from pipeline.server.console.schedule_verbs import act
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import length, number
+
+View = dict[str, Any]
+
+
+async def schedule(visit: Visit) -> None:
+    schedule_id = visit.query("id")
+    frame = Frame(visit, schedule_id or "Schedule", current="crontab", crumb=("Crontab", links.to("crontab")))
+    page = _Schedule(visit, frame, schedule_id)
+
+    def ask(who: Principal) -> View:
+        view = visit.questions.schedule(schedule_id)
+        who.require_queue(view["spec"]["queue"])
+        return view
+
+    await frame.live(ask, page.show)
+
+
+class _Schedule:
+    def __init__(self, visit: Visit, frame: Frame, schedule_id: str) -> None:
+        self._visit, self._frame, self._id = visit, frame, schedule_id
+        self._built = False
+        self._shown: View = {}
+
+    def show(self, view: View) -> None:
+        if not self._built:
+            self._build()
+        self._recent.show([_recent(run) for run in reversed(view.get("recent") or ())])
+        self._no_recent.mark_as("hidden" if view.get("recent") else "empty")
+        self._next.show([_next(each) for each in view["next"]])
+        self._no_next.mark_as("hidden" if view["next"] else "empty")
+        self._last.show([_last(each) for each in view["last"]])
+        self._no_last.mark_as("hidden" if view["last"] else "empty")
+        self._backfills.show([self._backfill(each) for each in view["backfills"]])
+        self._backfill_block.mark_as("block" if view["backfills"] else "hidden")
+        self._show_stands(view)
+        self._show_spec(view["spec"])
+
+    def _build(self) -> None:
+        self._built = True
+        if self._visit.operates:
+            self._verbs = Tag("div", classes="row")
+            self._verbs.move(self._frame.head.tools, target_index=0)
+        with Tag("div", classes="cols wide-left"):
+            with Tag("div", classes="stack"):
+                self._build_instants()
+            with Tag("div", classes="stack"):
+                _, self._stands, _ = block("Where it stands")
+                _, self._spec, _ = block("Definition")
+
+    def _build_instants(self) -> None:
+        _, body, _ = block("Next", flush=True)
+        with body:
+            columns = [
+                Column(label="In its zone", head=True),
+                Column(label="Instant"),
+                Column(label="After jitter"),
+            ]
+            self._next = Table(columns, caption="Next instants")
+            self._no_next = empty("Nothing is to come", "It is paused, or has ended.")
+        self._backfill_block, body, _ = block("Backfills", flush=True)
+        with body:
+            names = ("Backfill", "From", "To", "At", "Progress")
+            columns = [Column(label=name, head=name == "Backfill") for name in names]
+            columns += [Column(label="What to do", bare=True)] if self._visit.operates else []
+            self._backfills = Table(columns, caption="Backfills", act=self._cancel_backfill)
+        _, body, _ = block("Recent runs", flush=True)
+        with body:
+            columns = [
+                Column(label="Due", head=True),
+                Column(label="Outcome"),
+                Column(label="Late", kind="num"),
+            ]
+            columns += [Column(label="Took", kind="num"), Column(label="Job")]
+            self._recent = Table(columns, caption="Recent runs")
+            self._no_recent = empty("It has not run yet")
+        _, body, _ = block("Last instants decided", flush=True)
+        with body:
+            columns = [
+                Column(label="In its zone", head=True),
+                Column(label="Kind"),
+                Column(label="Outcome"),
+                Column(label="Heard"),
+            ]
+            self._last = Table(columns, caption="Last instants")
+            self._no_last = empty("None was decided yet")
+
+    def _show_stands(self, view: View) -> None:
+        stands = {name: each for name, each in view.items() if name not in ("next", "last", "recent", "spec")}
+        if stands == self._shown.get("stands"):
+            return
+        self._shown["stands"] = stands
+        self._stands.clear()
+        with self._stands:
+            _stands(view)
+        if self._visit.operates:
+            self._verbs.clear()
+            with self._verbs:
+                self._buttons(view)
+
+    def _buttons(self, view: View) -> None:
+        run = partial(act, self._visit, self._id)
+        button("Run now", lambda: run("trigger"))
+        flip = ("resume", "Resume") if view["state"] == "paused" else ("pause", "Pause")
+        button(flip[1], lambda: run(flip[0]))
+        button("Backfill", lambda: run("backfill"))
+        link("Edit", links.to("schedule/edit", id=self._id), "btn")
+        button("Delete", lambda: run("delete"), kind="danger")
+
+    def _show_spec(self, spec: View) -> None:
+        if spec == self._shown.get("spec"):
+            return
+        self._shown["spec"] = spec
+        self._spec.clear()
+        with self._spec:
+            facts(
+                (name.replace("_", " "), _written(value))
+                for name, value in spec.items()
+                if name != "payload" and value != "0ms"
+            )
+            if "payload" in spec:
+                written = json.dumps(spec["payload"], ensure_ascii=False)
+                with Tag("div", classes="row").style("margin-top: 12px"):
+                    Tag("h3", "Payload")
+                    copy_button(written, "payload")
+                JsonView(written, label="Payload")
+
+    def _backfill(self, each: View) -> Row:
+        done = each["fired"] / each["total"] if each["total"] else 0
+        told = f"{each['fired']:,} of {each['total']:,}"
+        cells: list[Cell] = [
+            text(each["id"], mono=True, clip=True),
+            at(each["from"]),
+            at(each["to"]),
+            at(each["cursor"]),
+        ]
+        cells.append({"bar": done, "text": told})
+        if self._visit.operates:
+            cells.append(acts(("cancel", "Cancel", f"cancel backfill {each['id']}")))
+        return Row(id=each["id"], cells=cells)
+
+    async def _cancel_backfill(self, backfill: str, _: str) -> None:
+        cancel = self._visit.actions.cancel_backfill
+        await self._visit.change(lambda who: cancel(who, self._id, backfill))
+
+
+def _stands(view: View) -> None:
+    counters = view["counters"]
+    named = ("fired", "succeeded", "dead", "cancelled", "triggered", "backfilled", "missed", "overlapped")
+
+    def state() -> None:
+        kind = {"active": "good", "paused": "warn"}.get(view["state"], "off")
+        Tag("span", view["state"], f"st {kind}")
+        if view["overdue"]:
+            Tag("span", "overdue", "st bad")
+
+    facts(
+        (
+            ("In words", view["words"]),
+            ("Zone", view["tz"]),
+            ("State", state),
+            ("Why paused", view["paused"] or None),
+            ("Paused", _at(view["paused_at"])),
+            ("Ended by", view["ended"]),
+            ("Last success", _at(view["last_success_at"]) or "never"),
+            ("Dead in a row", number(view["failures_in_row"])),
+            ("Counted", counts({name: counters[name] for name in named})),
+            ("Skipped", counts(counters["skipped"])),
+            ("Open", partial(_open, view["open"]) if view["open"] else None),
+            ("Waiting", number(len(view["waiting"])) if view["waiting"] else None),
+            ("Changed", _at(view["changed_at"])),
+            ("Created", _at(view["created_at"])),
+            ("Revision", number(view["revision"])),
+        )
+    )
+
+
+def _at(value: str | None) -> Any:
+    return None if value is None else partial(instant, value)
+
+
+def _open(runs: list[View]) -> None:
+    for run in runs[:5]:
+        with Tag("div"):
+            link(run["id"], links.job(run["id"]), "mono")
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _next(each: View) -> Row:
+    due = None if each["due_at"] == each["nominal_at"] else at(each["due_at"], "time")
+    return Row(
+        id=each["nominal_at"], cells=[text(wall(each["local"]), mono=True), at(each["nominal_at"]), due]
+    )
+
+
+def _last(each: View) -> Row:
+    cells = [text(wall(each["local"]), mono=True), each["kind"], status(each["outcome"]), at(each["at"])]
+    return Row(id=f"{each['nominal_at']}/{each['kind']}/{each['at']}", cells=cells)
+
+
+def _recent(run: View) -> Row:
+    late, took = (None if run[name] is None else length(run[name]) for name in ("lateness_ms", "took_ms"))
+    job = text(run["occurrence"], href=links.job(run["occurrence"]), mono=True, clip=True)
+    return Row(
+        id=run["occurrence"],
+        cells=[at(run["due_at"]), lines(status(run["outcome"] or "running")), late, took, job],
+    )

@@ -1,0 +1,69 @@
+"""What can be done with a queue: pause with a reason, resume, purge after a count."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from pipeline.server.access import Principal, Role
+from pipeline.server.actions import Done
+from pipeline.server.console.parts.confirm import confirm
+from pipeline.server.console.visit import Visit
+from pipeline.server.console.words import plural
+
+
+def verbs_of(role: Role, paused: Any) -> list[tuple[str, str]]:
+    """(name, label) of what this role may do now; the server refuses whatever the page shows."""
+    if role < Role.OPERATOR:
+        return []
+    flip = ("resume", "Resume") if paused else ("pause", "Pause")
+    return [flip, ("purge", "Purge")] if role >= Role.ADMIN else [flip]
+
+
+async def act(visit: Visit, queue: str, name: str) -> None:
+    """Carry out what a button says, after asking where something stops or ends."""
+    match name:
+        case "pause":
+            told = "Nothing of it starts until it is resumed. What runs finishes; what comes due waits there."
+            note = await confirm(
+                visit.client, f"Pause {queue}?", told, verb="Pause", note="Why, for whoever looks"
+            )
+            if note is not None:
+                await visit.change(partial(visit.actions.pause_queue, queue=queue, note=note))
+        case "resume":
+            await visit.change(partial(_resume, visit, queue))
+        case "purge":
+            await _purge(visit, queue)
+
+
+async def _resume(visit: Visit, queue: str, who: Principal) -> Done:
+    """Told in the word that is used of schedules: the outcome of the command is `running`."""
+    done = await visit.actions.resume_queue(who, queue)
+    return done._replace(view={**done.view, "outcome": "resumed"})
+
+
+async def _purge(visit: Visit, queue: str) -> None:
+    """Count what waits, and end it once that number was typed."""
+    counted = await visit.change(partial(_waiting, visit, queue, dry_run=True))
+    if counted is None:
+        return
+    waiting = int(counted.view["waiting"])
+    if not waiting:
+        visit.tell(f"Nothing waits in {queue}.", good=False)
+        return
+    title = f"Purge {plural(waiting, 'run')} of {queue}?"
+    told = (
+        "All that waits there when it is done ends as cancelled; what was started is left alone. "
+        "It cannot be taken back."
+    )
+    if await confirm(visit.client, title, told, verb="Purge", danger=True, typed=waiting) is None:
+        return
+    done = await visit.change(partial(_waiting, visit, queue, dry_run=False))
+    if done is not None:
+        visit.tell(f"{plural(int(done.view['waiting']), 'run')} of {queue} will end as cancelled.")
+
+
+async def _waiting(visit: Visit, queue: str, who: Principal, *, dry_run: bool) -> Done:
+    """Without its outcome: the number is told instead."""
+    done = await visit.actions.purge_queue(who, queue, dry_run=dry_run)
+    return done._replace(view={"waiting": done.view["waiting"]})

@@ -1,0 +1,143 @@
+// What every page of the console needs in the browser: theme, zone of instants, keys, copying, whether it is looked at.
+// It is loaded before anything is drawn, so that a dark page is dark from its first paint.
+(() => {
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const kept = (name, fallback) => {
+    try { return localStorage.getItem(name) ?? fallback; } catch { return fallback; }
+  };
+  const keep = (name, value) => {
+    try { localStorage.setItem(name, value); } catch { /* private mode: it lasts for this page */ }
+  };
+  let theme = kept("dueline-theme", "system");
+  let zone = kept("dueline-zone", "local");
+
+  function applyTheme() {
+    root.dataset.theme = theme === "dark" || (theme === "system" && dark.matches) ? "dark" : "light";
+  }
+  applyTheme();
+  dark.addEventListener("change", applyTheme);
+
+  // -- instants -------------------------------------------------------------------------------------------------
+  const two = (n) => String(n).padStart(2, "0");
+  function wall(at, utc) {
+    const get = (name) => at[`get${utc ? "UTC" : ""}${name}`]();
+    return {
+      day: `${get("FullYear")}-${two(get("Month") + 1)}-${two(get("Date"))}`,
+      time: `${two(get("Hours"))}:${two(get("Minutes"))}:${two(get("Seconds"))}`,
+      ms: String(get("Milliseconds")).padStart(3, "0"),
+    };
+  }
+  function offset(at) {
+    const minutes = -at.getTimezoneOffset();
+    const size = Math.abs(minutes);
+    return `${minutes < 0 ? "−" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+  }
+  function ago(at) {
+    const ms = at - Date.now();
+    const size = Math.abs(ms);
+    const [amount, unit] =
+      size < 60e3 ? [size / 1e3, "s"] : size < 3600e3 ? [size / 60e3, "min"] : size < 172800e3 ? [size / 3600e3, "h"] : [size / 86400e3, "d"];
+    const text = `${Math.floor(amount)} ${unit}`;
+    return ms >= 0 ? `in ${text}` : `${text} ago`;
+  }
+  const shown = new Set();
+  class DueAt extends HTMLElement {
+    static observedAttributes = ["at", "how"];
+    connectedCallback() { shown.add(this); this.draw(); }
+    disconnectedCallback() { shown.delete(this); }
+    attributeChangedCallback() { if (this.isConnected) this.draw(); }
+    draw() {
+      const text = this.getAttribute("at") ?? "";
+      const how = this.getAttribute("how") ?? "day";
+      const at = new Date(text);
+      if (isNaN(at)) { this.textContent = text; return; }
+      const utc = zone === "utc";
+      const { day, time, ms } = wall(at, utc);
+      const today = wall(new Date(), utc).day === day;
+      const main = how === "short" ? `${today ? "" : `${day.slice(5)} `}${time.slice(0, 5)}` : how === "full" ? `${day} ${time}.${ms} ${utc ? "UTC" : offset(at)}` : how === "time" ? `${time}.${ms}`
+        : today ? time : `${day} ${time}`;
+      const element = document.createElement("time");
+      element.dateTime = text;
+      element.title = `${text}\n${wall(at, false).day} ${wall(at, false).time} ${offset(at)} here`;
+      element.textContent = how === "rel" ? ago(at) : main; // plain: as a day, without the time from now
+      this.replaceChildren(element);
+      if (how === "day" || how === "full") {
+        const rel = document.createElement("span");
+        rel.className = "rel";
+        rel.textContent = ` ${ago(at)}`;
+        this.append(rel);
+      }
+    }
+  }
+  customElements.define("due-at", DueAt);
+  const redraw = () => { if (!document.hidden) shown.forEach((each) => each.draw()); };
+  setInterval(redraw, 1000);
+
+  // -- switches, menu, copying: by delegation, since Vue draws and redraws the page --------------------------------
+  function press(group, value) {
+    for (const button of document.querySelectorAll(`button[data-${group}]`))
+      button.setAttribute("aria-pressed", String(button.dataset[group] === value));
+  }
+  function pressAll() { press("theme", theme); press("zone", zone); }
+  async function copy(text, button) {
+    let done = false;
+    try { await navigator.clipboard.writeText(text); done = true; } catch { /* not a secure context: the old way */ }
+    if (!done) {
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      area.style.position = "fixed";
+      document.body.append(area);
+      area.select();
+      done = document.execCommand("copy");
+      area.remove();
+      button?.focus();
+    }
+    say(done ? "Copied" : "The browser refused to copy");
+    if (button) {
+      const before = button.dataset.label ?? (button.dataset.label = button.textContent);
+      button.textContent = done ? "copied" : "refused";
+      setTimeout(() => { button.textContent = before; }, 1200);
+    }
+  }
+  function say(text) {
+    let live = document.getElementById("dl-said");
+    if (!live) {
+      live = Object.assign(document.createElement("div"), { id: "dl-said", className: "sr" });
+      live.setAttribute("role", "status");
+      (document.querySelector("main") ?? document.body).append(live);
+    }
+    live.textContent = text;
+  }
+  window.dueline = { copy };
+  document.addEventListener("click", (event) => {
+    const target = event.target instanceof Element ? event.target : null;
+    const button = target?.closest("button");
+    if (!button) return;
+    if (button.dataset.theme && button.closest(".switch")) { theme = button.dataset.theme; keep("dueline-theme", theme); applyTheme(); pressAll(); }
+    if (button.dataset.zone) { zone = button.dataset.zone; keep("dueline-zone", zone); pressAll(); redraw(); }
+    if (button.dataset.copy !== undefined) { event.preventDefault(); copy(button.dataset.copy, button); }
+    if (button.classList.contains("menu-button")) {
+      const open = button.closest(".side").classList.toggle("open");
+      button.setAttribute("aria-expanded", String(open));
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    const at = event.target;
+    const typing = at instanceof HTMLElement && (at.isContentEditable || /^(input|textarea|select)$/i.test(at.tagName));
+    if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const search = document.querySelector("input[type=search]");
+    if (search) { event.preventDefault(); search.focus(); search.select(); }
+  });
+  // Vue draws after this script has run, and may draw again.
+  new MutationObserver(() => {
+    if (document.querySelector(".switch button:not([aria-pressed])")) pressAll();
+  }).observe(document, { subtree: true, childList: true });
+
+  // -- a hidden tab asks for nothing --------------------------------------------------------------------------------
+  const tell = () => {
+    if (window.did_handshake && window.emitEvent) emitEvent("seen", !document.hidden);
+    else setTimeout(tell, 50);
+  };
+  document.addEventListener("visibilitychange", () => { tell(); redraw(); });
+  if (document.hidden) window.addEventListener("load", tell);
+})();

@@ -1,0 +1,217 @@
+"""One opened page: who looks at it, what it asks, and what it may change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from nicegui import ui
+from nicegui.client import Client
+from starlette.requests import HTTPConnection, Request
+
+from pipeline.core.errors import DuelineError, StoreUnreachable
+from pipeline.readmodel.questions import Position, Questions
+from pipeline.server.access import (
+    SESSION_COOKIE,
+    Access,
+    Forbidden,
+    Principal,
+    Role,
+    Unauthenticated,
+    UnknownToken,
+)
+from pipeline.server.actions import Actions, Done
+from pipeline.server.console import links
+from pipeline.server.console.words import clean
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+THREADS = 16
+"""Questions asked at once; more wait their turn, and hold up nobody but themselves."""
+SEEN_WITHIN_MS = 2_000
+"""How long a change is waited for until pages show it."""
+GOOD = frozenset(
+    {
+        "created",
+        "accepted",
+        "updated",
+        "paused",
+        "resumed",
+        "deleted",
+        "fired",
+        "started",
+        "counted",
+        "cancelled",
+    }
+    | {
+        "stopped",
+        "stopping",
+        "cancelling",
+        "requeued",
+        "brought_forward",
+        "rescheduled",
+        "resuming",
+        "purged",
+    }
+)
+"""Outcomes that are what was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Console:
+    """What pages read from, change through, and ask who is there. `name` of the installation, may be empty."""
+
+    questions: Questions
+    actions: Actions
+    access: Access
+    name: str = ""
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "console"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """Whoever opened the page is asked for again with each question and each change: a token that was revoked ends the
+    open pages too."""
+
+    console: Console
+    request: Request
+    client: Client
+    who: Principal
+    after_change: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    @property
+    def questions(self) -> Questions:
+        return self.console.questions
+
+    @property
+    def actions(self) -> Actions:
+        return self.console.actions
+
+    @property
+    def operates(self) -> bool:
+        """Whether controls are shown at all; the server refuses whatever the page shows."""
+        return self.who.role >= Role.OPERATOR
+
+    def query(self, name: str) -> str:
+        """What the address says under this name."""
+        return self.request.query_params.get(name, "")
+
+    async def ask(self, question: Callable[[Principal], T]) -> T:
+        """An answer, off the event loop. Raises what the question raises; Unauthenticated."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.console.threads, lambda: question(self._principal()))
+
+    def _principal(self) -> Principal:
+        return principal_of(self.console.access, self.request)
+
+    async def look(self, question: Callable[[Principal], T]) -> T | None:
+        """An answer that a button wants. None: there is none, and why was told."""
+        try:
+            return await self.ask(question)
+        except Exception as error:  # noqa: BLE001  # whoever pressed it hears of it
+            self._told(error)
+            return None
+
+    async def change(self, act: Callable[[Principal], Awaitable[Done]]) -> Done | None:
+        """Make a change, tell how it went, and show the page as it is after it. None: it was refused, and why was
+        told."""
+        try:
+            done = await act(await self.ask(lambda who: who))
+        except Exception as error:  # noqa: BLE001  # whoever pressed it hears of it
+            self._told(error)
+            return None
+        outcome = done.view.get("outcome") or done.view.get("status")
+        if outcome is not None:  # of several at once the page tells how many came out how
+            self.tell(told(str(outcome)), good=outcome in GOOD)
+        await self._seen(done)
+        return done
+
+    def _told(self, error: Exception) -> None:
+        match error:
+            case Unauthenticated():
+                self.leave()
+            case DuelineError():
+                self.tell(problem_of(error), good=False)
+            case _:
+                logger.error("console", exc_info=error, extra={"action": "console.change"})
+                self.tell("The server failed; its log says why.", good=False)
+
+    async def _seen(self, done: Done) -> None:
+        for position in done.positions:
+            await self.look(partial(self._wait_for, position))
+        for again in self.after_change:
+            await again()
+
+    def _wait_for(self, position: Position, _: Principal) -> bool:
+        return self.questions.wait_for(position, SEEN_WITHIN_MS)
+
+    def tell(self, text: str, *, good: bool = True) -> None:
+        """A short note at the foot of the page, which screen readers speak."""
+        if not self.client.is_deleted:
+            with self.client.content:
+                ui.notify(
+                    clean(text, 300),
+                    position="bottom",
+                    timeout=4_000 if good else 9_000,
+                    close_button="Close",
+                )
+
+    def go(self, address: str) -> None:
+        if not self.client.is_deleted:
+            self.client.open(address.removeprefix(links.BASE))
+
+    def leave(self) -> None:
+        """To the sign-in page, and back here afterwards."""
+        self.go(links.to("sign-in", next=here(self.request)))
+
+
+def here(request: Request) -> str:
+    """The address of this page, to come back to."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+async def who_asks(access: Access, connection: HTTPConnection) -> Principal:
+    """Who asks; the store is asked only where it could help. Unauthenticated; StoreUnreachable."""
+    try:
+        return access.recalled(bearer=None, session=connection.cookies.get(SESSION_COOKIE))
+    except UnknownToken:
+        return await asyncio.to_thread(principal_of, access, connection)
+
+
+def principal_of(access: Access, request: HTTPConnection) -> Principal:
+    """As `who_asks`, from a thread that may wait."""
+    return access.principal(bearer=None, session=request.cookies.get(SESSION_COOKIE))
+
+
+def told(outcome: str) -> str:
+    """An outcome in words."""
+    return _TOLD.get(outcome, outcome.replace("_", " ").capitalize())
+
+
+_TOLD = {
+    "existing": "There is one of this id already; it was left as it is",
+    "accepted": "Stored; no owner has answered yet",
+    "unknown": "No owner answered in time; it is stored and will be done",
+    "too_late": "Too late: it has fired",
+    "not_found": "There is none of this id any more",
+    "pending": "It has not fired yet: there is nothing to run again",
+    "skipped": "Skipped: an earlier one still runs",
+    "stopping": "Its worker is told to stop it",
+    "brought_forward": "Its pending retry runs now",
+}
+
+
+def problem_of(error: DuelineError) -> str:
+    """What went wrong, in one line for people."""
+    match error:
+        case StoreUnreachable():
+            return f"The store cannot be reached; nothing was changed. {error}"
+        case Forbidden():
+            return f"Not allowed: {error}"
+        case _:
+            return str(error)

@@ -1,0 +1,114 @@
+"""What an endpoint is: one row of the table that routing, roles, the OpenAPI document and their tests are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.core.names import Names
+from pipeline.readmodel.questions import Position, Questions
+from pipeline.server.access import Access, Principal, Role
+from pipeline.server.actions import Actions
+from pipeline.server.body import object_of
+from pipeline.server.params import Param
+from pipeline.server.recent import Recent
+from pipeline.server.store import Store
+from pipeline.server.tokens import Tokens
+
+View = Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    """`view` None: no body. `positions`: where in the log what was written stands."""
+
+    view: Any
+    status: int = 200
+    positions: tuple[Position, ...] = ()
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the endpoints of a server stand on."""
+
+    actions: Actions
+    questions: Questions
+    access: Access
+    tokens: Tokens | None
+    store: Store
+    recent: Recent
+    names: Names
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the server is told to end: streams end then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to an endpoint, by whom, with its query read and checked."""
+
+    services: Services
+    request: Request
+    who: Principal
+    query: Mapping[str, Any]
+    body: Any = None
+    """What the JSON of the body says; None if there was none."""
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        return self.request.path_params
+
+    @property
+    def actions(self) -> Actions:
+        return self.services.actions
+
+    @property
+    def wait(self) -> str:
+        """How long an owner's answer is waited for."""
+        wait: str = self.query.get("wait", "5s")
+        return wait
+
+    def object(self, *known: str) -> dict[str, Any]:
+        """The body, an object of these names; none given is an empty one. InvalidInput."""
+        return object_of({} if self.body is None else self.body, known)
+
+    async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A question to the read model."""
+        return await self.services.store.read(function, *args, **kwargs)
+
+
+Handle = Callable[[Call], Awaitable[Answer | Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """`role` None: anybody may ask, who is not known too. `body`: name of the schema of the JSON it takes. `answers`:
+    by status the name of the schema of what it answers, and what that means; `errors` beside those that all have.
+    `stream`: it reads the body itself. `patience_s`: after so long it is given up."""
+
+    method: str
+    path: str
+    name: str
+    role: Role | None
+    handle: Handle
+    tag: str
+    summary: str
+    description: str = ""
+    query: Sequence[Param] = ()
+    body: str | None = None
+    answers: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
+    errors: Sequence[int] = ()
+    stream: bool = False
+    etag: bool = False
+    lists: bool = False
+    """It asks the read model for many: so it waits for what the same caller has written, whatever that is about."""
+    idempotent: bool = False
+    """It honours Idempotency-Key."""
+    patience_s: float = 40.0
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"

@@ -1,0 +1,229 @@
+"""The server's one connection to the store: appends that the event loop awaits, calls in threads, and an early word
+when the store is away.
+
+A producer would take records for half a minute while no broker answers, and each request would wait its time-out to
+learn what the one before it has learnt. So once a record was not confirmed in time nothing is tried any more until
+the store has answered a question of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from pipeline.client.connection import Connection
+from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
+from pipeline.ports import Put, Scan
+from pipeline.readmodel.questions import Position
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALLS, READS, SLOW = 32, 8, 6
+"""Threads that ask owners, that ask the read model, and for what takes long (streams, replays)."""
+AGAIN_S = 1.0
+"""So often a store that is away is asked whether it is back."""
+
+
+class Confirmation:
+    """Reports of some records that one coroutine waits for together. The future's result: their offsets, -1 where the
+    store did not say."""
+
+    __slots__ = ("_heard", "_offsets", "_tell", "future")
+
+    def __init__(
+        self, count: int, tell: Callable[[Confirmation], None], future: asyncio.Future[list[int]]
+    ) -> None:
+        self._offsets = [-1] * count
+        self._heard: list[Exception | None] = []
+        self._tell = tell
+        self.future = future
+
+    def report(self, number: int, error: Exception | None, offset: int, _log_append_time: int) -> None:
+        """From whatever thread takes reports, several at once while streams are stored: `list.append` is atomic where
+        `-= 1` is not. It may be told twice, never not at all."""
+        self._offsets[number] = offset
+        self._heard.append(error)
+        if len(self._heard) == len(self._offsets):
+            self._tell(self)
+
+    def settle(self) -> bool:
+        """On the event loop: wake who waits. Whether all are stored."""
+        error = next((each for each in self._heard if each is not None), None)
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(self._offsets)
+            else:
+                self.future.set_exception(_passing(error))
+        return error is None
+
+
+def _passing(error: Exception) -> Exception:
+    """A topic that was there when the layout was read is not gone: the store is coming back."""
+    if isinstance(error, NotFound):
+        return StoreUnreachable(f"{error}: the store may be coming back, ask again")
+    return error
+
+
+class Store:
+    """Used by the coroutines of one event loop; `call` and `read` run what they are given in a thread."""
+
+    def __init__(self, connect: Callable[[], Connection], *, patience_ms: int) -> None:
+        """`connect` raises StoreUnreachable, Refused. `patience_ms`: after so long without a word of it the store
+        counts as unreachable."""
+        self._connect = connect
+        self._patience_s = patience_ms / 1000
+        self._calls = ThreadPoolExecutor(CALLS, "ask")
+        self._reads = ThreadPoolExecutor(READS, "read")
+        self._slow = ThreadPoolExecutor(SLOW, "long")
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._scanning = threading.Lock()
+        self._scan: Scan | None = None
+        self._settled: deque[Confirmation] = deque()
+        self._woken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._away: asyncio.Task[None] | None = None
+        self._problem: StoreUnreachable | None = None
+        self._failed_at = float("-inf")
+
+    # -- the connection ---------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> Connection | None:
+        return self._connection
+
+    @property
+    def problem(self) -> str | None:
+        """Why the store counts as unreachable, in one line."""
+        return None if self._problem is None else str(self._problem)
+
+    async def connection(self) -> Connection:
+        """Raises StoreUnreachable, at once while it is known to be away; Refused if its topics are missing."""
+        if self._connection is not None:
+            if self._problem is not None:
+                raise StoreUnreachable(str(self._problem))
+            return self._connection
+        async with self._connecting:
+            if self._connection is None:
+                if self._problem is not None and time.monotonic() - self._failed_at < AGAIN_S:
+                    raise StoreUnreachable(str(self._problem))
+                try:
+                    self._connection = await self.slowly(self._connect)
+                    self._problem = None
+                except StoreUnreachable as error:
+                    self._problem, self._failed_at = error, time.monotonic()
+                    raise
+        return self._connection
+
+    def suspect(self, error: StoreUnreachable) -> None:
+        """Somebody waited in vain: nobody else shall, until the store answers again."""
+        if self._connection is not None and self._problem is None:
+            self._problem = error
+            self._away = asyncio.ensure_future(self._until_back(self._connection))
+
+    async def _until_back(self, connection: Connection) -> None:
+        while True:
+            try:
+                await self.slowly(connection.parts.load_layout)
+            except DuelineError:
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._problem = None
+                return
+
+    # -- appending --------------------------------------------------------------------------------------------
+
+    async def append(self, puts: Sequence[Put]) -> list[Position]:
+        """Append these and wait until all are durable; where they stand. StoreUnreachable: they may be, or not."""
+        connection = await self.connection()
+        self._loop = asyncio.get_running_loop()
+        confirmation = Confirmation(len(puts), self._reported, self._loop.create_future())
+        for number, put in enumerate(puts):
+            connection.parts.appender.append(put, partial(confirmation.report, number))
+        try:
+            async with asyncio.timeout(self._patience_s):
+                offsets = await confirmation.future
+        except TimeoutError:
+            error = StoreUnreachable(
+                f"the store did not confirm within {self._patience_s:g} s: it may or may not have taken it"
+            )
+            self.suspect(error)
+            raise error from None
+        return [Position(put.topic, put.partition, offset) for put, offset in zip(puts, offsets, strict=True)]
+
+    def _reported(self, confirmation: Confirmation) -> None:
+        """From the poller's thread. The loop is woken once for all that has come, not once for each."""
+        self._settled.append(confirmation)
+        if not self._woken and self._loop is not None:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._woken = False  # before the queue is emptied: what comes from now on wakes anew
+        while self._settled:
+            self._settled.popleft().settle()
+
+    # -- in threads -------------------------------------------------------------------------------------------
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What asks owners or the store, and is over soon."""
+        try:
+            return await self._in(self._calls, function, *args, **kwargs)
+        except StoreUnreachable as error:
+            self.suspect(error)
+            raise
+
+    async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What asks the read model."""
+        return await self._in(self._reads, function, *args, **kwargs)
+
+    async def slowly(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What may take long, and must not keep the others waiting."""
+        return await self._in(self._slow, function, *args, **kwargs)
+
+    async def _in(
+        self, pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        context = contextvars.copy_context()
+        task = partial(context.run, partial(function, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(pool, task)
+
+    # -- where the log ends -----------------------------------------------------------------------------------
+
+    async def end_of(self, topic: str, partition: int) -> Position | None:
+        """Behind all that is committed there now, so behind what an answer that was heard tells of; None if the store
+        does not say."""
+        try:
+            end = await self.call(self._end, topic, partition)
+        except DuelineError:
+            return None
+        return Position(topic, partition, end - 1) if end else None
+
+    def _end(self, topic: str, partition: int) -> int:
+        assert self._connection is not None
+        with self._scanning:
+            if self._scan is None:
+                self._scan = self._connection.parts.open_scan()
+            return self._scan.span(topic, partition).end
+
+    async def close(self) -> None:
+        """Flush what is in flight. StoreUnreachable."""
+        if self._away is not None:
+            self._away.cancel()
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                await asyncio.to_thread(connection.close, round(self._patience_s * 1000))
+        finally:
+            if self._scan is not None:
+                self._scan.close()
+            for pool in (self._calls, self._reads, self._slow):
+                pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,310 @@
+"""Changes of an installation that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from browser.fake import Store
+from browser.made import HOUR, View, letters, matches, ms_of, schedule, stamp
+
+from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.times import aware, parse_instant
+from pipeline.core.timing import preview
+from pipeline.core.zones import zone_of
+from pipeline.readmodel.questions import JobsWanted, Position
+from pipeline.server.access import Principal, Role
+from pipeline.server.actions import Done
+
+
+class Actions:
+    """Changes a Store as owners would; each is noted in `store.done`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def _do(self, who: Principal, name: str, role: Role = Role.OPERATOR, **given: Any) -> None:
+        who.require(role)
+        if self.store.broken:
+            raise StoreUnreachable("no broker answers at 127.0.0.1:9092")
+        self.store.done.append((name, given))
+
+    async def cancel(self, who: Principal, job_id: str, *, stop: bool = False, wait: str = "5s") -> Done:
+        self._do(who, "cancel", job_id=job_id, stop=stop)
+        self.store.jobs[job_id]["status"] = "cancelled"
+        return Done(
+            {"id": job_id, "outcome": "stopped" if stop else "cancelled"}, (Position("dueline.jobs", 0, 5),)
+        )
+
+    async def reschedule(
+        self, who: Principal, job_id: str, *, at: str | None = None, in_: str | None = None, wait: str = "5s"
+    ) -> Done:
+        self._do(who, "reschedule", job_id=job_id, at=at, in_=in_)
+        return Done({"id": job_id, "outcome": "rescheduled"})
+
+    async def update_payload(
+        self, who: Principal, job_id: str, payload: dict[str, Any], *, wait: str = "5s"
+    ) -> Done:
+        self._do(who, "update_payload", job_id=job_id, payload=payload)
+        self.store.jobs[job_id]["payload"] = json.dumps(payload)
+        return Done({"id": job_id, "outcome": "updated"})
+
+    async def requeue(self, who: Principal, job_id: str, *, wait: str = "5s") -> Done:
+        self._do(who, "requeue", job_id=job_id)
+        self.store.jobs[job_id]["status"] = "queued"
+        return Done({"id": job_id, "outcome": "requeued", "run": 2, "due_at": None})
+
+    async def change_jobs(
+        self,
+        who: Principal,
+        verb: str,
+        *,
+        ids: Sequence[str] | None = None,
+        wanted: JobsWanted | None = None,
+        stop: bool = False,
+        at: str | None = None,
+        in_: str | None = None,
+        limit: int = 10_000,
+        dry_run: bool = False,
+    ) -> Done:
+        some = (
+            list(ids)
+            if ids is not None
+            else [
+                view["id"]
+                for view in self.store.jobs.values()
+                if wanted is not None and matches(view, wanted)
+            ]
+        )
+        self._do(who, "change_jobs", verb=verb, ids=ids, wanted=wanted, count=len(some))
+        for each in some:
+            self.store.jobs[each]["status"] = "cancelled" if verb == "cancel" else "queued"
+        return Done(
+            {
+                "matched": len(some),
+                "counts": {"cancelled" if verb == "cancel" else "requeued": len(some)},
+                "errors": [],
+            }
+        )
+
+    async def create_schedule(
+        self, who: Principal, schedule_id: str, options: Mapping[str, Any], *, wait: str = "5s"
+    ) -> Done:
+        self._do(who, "create_schedule", schedule_id=schedule_id, options=options)
+        if not schedule_id:
+            raise InvalidInput("id", "is empty")
+        self.store.schedules[schedule_id] = schedule(self.store, schedule_id, dict(options), 5)
+        return Done({"id": schedule_id, "outcome": "created"})
+
+    async def update_schedule(
+        self,
+        who: Principal,
+        schedule_id: str,
+        options: Mapping[str, Any],
+        *,
+        etag: str | None = None,
+        wait: str = "5s",
+    ) -> Done:
+        self._do(who, "update_schedule", schedule_id=schedule_id, options=options, etag=etag)
+        spec = {**self.store.schedules[schedule_id]["spec"], **options}
+        self.store.schedules[schedule_id] = schedule(self.store, schedule_id, spec, 1)
+        return Done({"id": schedule_id, "outcome": "updated"})
+
+    async def pause_schedule(
+        self, who: Principal, schedule_id: str, *, note: str = "", wait: str = "5s"
+    ) -> Done:
+        self._do(who, "pause_schedule", schedule_id=schedule_id, note=note)
+        self.store.schedules[schedule_id].update(state="paused", paused=note, paused_at=stamp(self.store.now))
+        return Done({"id": schedule_id, "outcome": "paused"})
+
+    async def resume_schedule(self, who: Principal, schedule_id: str, *, wait: str = "5s") -> Done:
+        self._do(who, "resume_schedule", schedule_id=schedule_id)
+        self.store.schedules[schedule_id].update(state="active", paused=None, paused_at=None)
+        return Done({"id": schedule_id, "outcome": "resumed"})
+
+    async def trigger_schedule(
+        self, who: Principal, schedule_id: str, *, overlap: str | None = None, wait: str = "5s"
+    ) -> Done:
+        self._do(who, "trigger_schedule", schedule_id=schedule_id)
+        return Done({"id": schedule_id, "outcome": "fired", "occurrence_id": f"s:{schedule_id}:1:t:x:1"})
+
+    async def backfill_schedule(
+        self,
+        who: Principal,
+        schedule_id: str,
+        *,
+        from_: str,
+        to: str,
+        overlap: str | None = None,
+        rate: int | None = None,
+        reverse: bool = False,
+        limit: int = 1000,
+        dry_run: bool = False,
+        wait: str = "5s",
+    ) -> Done:
+        begin, end = parse_instant("from", from_), parse_instant("to", to)
+        if not dry_run:
+            self._do(
+                who,
+                "backfill_schedule",
+                schedule_id=schedule_id,
+                from_=from_,
+                to=to,
+                rate=rate,
+                reverse=reverse,
+            )
+        total = (end - begin) // HOUR
+        return Done(
+            {
+                "id": schedule_id,
+                "outcome": "counted" if dry_run else "started",
+                "backfill": None,
+                "total": total,
+            }
+        )
+
+    async def cancel_backfill(
+        self, who: Principal, schedule_id: str, backfill: str, *, wait: str = "5s"
+    ) -> Done:
+        self._do(who, "cancel_backfill", schedule_id=schedule_id, backfill=backfill)
+        return Done({"id": schedule_id, "outcome": "cancelled"})
+
+    async def delete_schedule(self, who: Principal, schedule_id: str, *, wait: str = "5s") -> Done:
+        self._do(who, "delete_schedule", schedule_id=schedule_id)
+        del self.store.schedules[schedule_id]
+        return Done({"id": schedule_id, "outcome": "deleted"})
+
+    async def preview_schedule(
+        self, who: Principal, options: Mapping[str, Any], *, after: str | None = None, count: int = 10
+    ) -> View:
+        return await asyncio.to_thread(_preview, options, after, count)
+
+    async def requeue_letters(
+        self,
+        who: Principal,
+        *,
+        ids: Sequence[str] | None = None,
+        handler: str | None = None,
+        reason: str | None = None,
+        everything: bool = False,
+        payload: dict[str, Any] | None = None,
+        dry_run: bool = False,
+        wait: str = "5s",
+    ) -> Done:
+        some = (
+            list(ids)
+            if ids is not None
+            else [
+                each["id"]
+                for each in letters(self.store)
+                if each["id"] and (everything or handler == each["handler"])
+            ]
+        )
+        if not dry_run:
+            self._do(who, "requeue_letters", ids=ids, handler=handler, everything=everything)
+        names = (
+            "brought_forward",
+            "superseded",
+            "pending",
+            "cancelled",
+            "stopped",
+            "refused",
+            "not_found",
+            "unknown",
+        )
+        counts = {**dict.fromkeys((*names, "unreadable"), 0), "requeued": 0 if dry_run else len(some)}
+        return Done({"dry_run": dry_run, "matched": len(some), **counts})
+
+    async def start_replay(
+        self,
+        who: Principal,
+        *,
+        from_: str,
+        to: str | None = None,
+        only: str = "failed",
+        rate: float | None = None,
+        dry_run: bool = False,
+        **more: Any,
+    ) -> Done:
+        parse_instant("from", from_)
+        if not dry_run:
+            self._do(who, "start_replay", from_=from_, to=to, only=only, rate=rate)
+        view = {
+            "dry_run": dry_run,
+            "id": None if dry_run else self.store.replays[0]["id"],
+            "matched": 37,
+            "waiting": 4,
+            "outcomes": {"succeeded": 210, "dead": 37},
+            "estimated_seconds": 37 / rate if rate else None,
+            "gone_until": None,
+            "counts": None,
+        }
+        return Done(view)
+
+    async def cancel_replay(self, who: Principal, replay_id: str) -> Done:
+        self._do(who, "cancel_replay", replay_id=replay_id)
+        return Done({"id": replay_id, "outcome": "cancelling"})
+
+    async def resume_replay(
+        self, who: Principal, replay_id: str, *, rate: float | None = None, force: bool = False
+    ) -> Done:
+        self._do(who, "resume_replay", replay_id=replay_id)
+        return Done({"id": replay_id, "outcome": "resuming"})
+
+    async def pause_queue(self, who: Principal, queue: str, *, note: str = "") -> Done:
+        self._do(who, "pause_queue", queue=queue, note=note)
+        pause = {"by": who.name, "at": stamp(self.store.now), "reason": note}
+        return Done({"queue": queue, "outcome": "paused", **self.store.pauses.setdefault(queue, pause)})
+
+    async def resume_queue(self, who: Principal, queue: str) -> Done:
+        self._do(who, "resume_queue", queue=queue)
+        self.store.pauses.pop(queue, None)
+        return Done({"queue": queue, "outcome": "running", "by": who.name, "at": stamp(self.store.now)})
+
+    async def purge_queue(
+        self, who: Principal, queue: str, *, before: str | None = None, dry_run: bool = False
+    ) -> Done:
+        who.require(Role.ADMIN)
+        waiting, outcome = self.store.waiting[queue], "counted"
+        if not dry_run:
+            self._do(who, "purge_queue", Role.ADMIN, queue=queue, before=before)
+            self.store.waiting[queue], outcome = 0, "purging" if waiting else "nothing"
+        return Done({"queue": queue, "outcome": outcome, "id": None, "before": before, "waiting": waiting})
+
+
+def _preview(options: Mapping[str, Any], after: str | None, count: int) -> View:
+    own = {
+        k: v
+        for k, v in options.items()
+        if k in ("dst_gap", "dst_overlap", "start", "end", "jitter", "exclude", "phase") and v
+    }
+    cron, tz = options.get("cron") or f"@every {options['every']}", options.get("tz") or "UTC"
+    begin = datetime.now(UTC) if after is None else aware(parse_instant("after", after))
+    zone = zone_of(tz).info
+    instants = preview(cron, tz=tz, after=begin, count=count, **own)
+    shown = []
+    for at in instants:
+        local = at.astimezone(zone)
+        gap = (
+            "the clock goes forward by 1 hour right before it"
+            if (at - aware(ms_of(at) - 1)).total_seconds()
+            and local.utcoffset() != aware(ms_of(at) - 1).astimezone(zone).utcoffset()
+            else None
+        )
+        twice = (
+            "this time comes twice: the first pass"
+            if local.replace(fold=0).utcoffset() > local.replace(fold=1).utcoffset()
+            else None
+        )  # type: ignore[operator]
+        shown.append(
+            {
+                "at": stamp(ms_of(at)),
+                "due_at": stamp(ms_of(at)),
+                "local": local.isoformat(),
+                "note": gap or twice,
+            }
+        )
+    return {"words": f"as {cron} says, {tz}", "tz": tz, "instants": shown}

@@ -1,0 +1,386 @@
+"""What operators do, pressed in a browser: each change reaches the actions as it was meant, and the page shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from browser.conftest import Open
+from browser.made import letters
+from browser.serve import Served
+from playwright.sync_api import Locator, Page, expect
+
+from pipeline.server.access import Role
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def dialog(page: Page) -> Locator:
+    return page.get_by_role("dialog")
+
+
+def press(place: Page | Locator, name: str) -> None:
+    place.get_by_role("button", name=name, exact=True).click()
+
+
+def said(page: Page, text: str) -> None:
+    """The note at the foot of the page."""
+    expect(page.locator(".q-notification").filter(has_text=text).first).to_be_visible()
+
+
+def job_in(served: Served, status: str) -> dict[str, Any]:
+    return next(view for view in served.store.jobs.values() if view["status"] == status)
+
+
+def job_page(view: dict[str, Any]) -> str:
+    return f"job?{urlencode({'id': view['id']})}"
+
+
+# -- schedules -------------------------------------------------------------------------------------------------------
+
+
+def test_create_a_schedule_with_a_preview(served: Served, open_page: Open) -> None:
+    page = open_page("schedule/edit", live=False)
+    page.get_by_label("Id", exact=True).fill("tax-report")
+    page.get_by_label("Cron expression").fill("30 2 * * *")
+    page.get_by_label("Zone").fill("Europe/Berlin")
+    expect(page.locator(".preview ol").first.locator("li")).to_have_count(10)
+    expect(page.get_by_text("the clock goes forward by 1 hour right before it")).to_be_visible()
+    expect(page.get_by_text("this time comes twice: the first pass")).to_be_visible()
+    page.get_by_label("Handler").fill("report.tax")
+    page.get_by_label("Payload").fill('{"year": 123456789012345678901234567890}')
+    press(page, "Create")
+    page.wait_for_url("**/console/schedule?id=tax-report")
+    expect(page.get_by_role("heading", level=1)).to_have_text("tax-report")
+    ((name, given),) = served.store.done
+    assert name == "create_schedule"
+    assert given["options"]["payload"] == {"year": 123456789012345678901234567890}
+    assert given["options"] | {"payload": None} == {
+        "cron": "30 2 * * *",
+        "tz": "Europe/Berlin",
+        "handler": "report.tax",
+        "dst_gap": "run_after",
+        "dst_overlap": "first",
+        "misfire": "latest",
+        "overlap": "skip",
+        "payload": None,
+    }
+
+
+def test_a_form_names_the_field_that_is_wrong(served: Served, open_page: Open) -> None:
+    page = open_page("schedule/edit", live=False)
+    page.get_by_label("Cron expression").fill("61 * * * *")
+    error = page.locator(".field", has_text="Cron expression").locator(".error")
+    expect(error).to_contain_text("61")
+    expect(page.get_by_label("Cron expression")).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Cron expression").fill("* * * * *")
+    expect(error).to_have_count(0)
+    page.get_by_label("Zone").fill("Mars/Base")
+    expect(page.locator(".field", has_text="Zone").locator(".error")).to_contain_text("Mars/Base")
+    page.get_by_label("Zone").fill("")
+    page.get_by_label("Payload").fill("[1]")
+    press(page, "Create")
+    expect(page.locator(".field", has_text="Payload").locator(".error")).to_contain_text("must be an object")
+    assert served.store.done == []
+
+
+HASTE = """() => {
+  const area = document.querySelector("textarea");
+  area.focus();
+  area.value = "[1]";
+  area.dispatchEvent(new Event("input"));
+  area.blur();
+  [...document.querySelectorAll("button")].find((button) => button.textContent === "Create").click();
+}"""
+
+
+def test_what_was_typed_last_counts_however_fast_a_button_follows(open_page: Open) -> None:
+    page = open_page("schedule/edit", live=False)
+    page.wait_for_function("window.did_handshake")
+    page.evaluate(HASTE)
+    expect(page.locator(".field", has_text="Payload").locator(".error")).to_contain_text("must be an object")
+
+
+def test_edit_a_schedule_sends_what_was_changed(served: Served, open_page: Open) -> None:
+    page = open_page("schedule/edit?id=daily-report", live=False)
+    page.get_by_label("Cron expression").fill("0 3 * * *")
+    expect(page.locator(".preview li").first).to_contain_text("03:00:00")
+    press(page, "Save changes")
+    page.wait_for_url("**/console/schedule?id=daily-report")
+    ((name, given),) = served.store.done
+    assert (name, given["etag"]) == ("update_schedule", "e0")
+    assert {"cron": "0 3 * * *"}.items() <= given["options"].items()
+    assert "handler" not in given["options"]
+    assert "payload" not in given["options"]
+
+
+def test_pause_with_a_note_and_resume(served: Served, open_page: Open) -> None:
+    page = open_page("crontab")
+    row = page.get_by_role("row", name="daily-report")
+    press(row, "Pause daily-report")
+    dialog(page).get_by_label("Why").fill("tax season")
+    press(dialog(page), "Pause")
+    expect(row).to_contain_text("paused")
+    expect(row).to_contain_text("tax season")
+    press(row, "Resume daily-report")
+    expect(row).to_contain_text("active")
+    assert served.store.done == [
+        ("pause_schedule", {"schedule_id": "daily-report", "note": "tax season"}),
+        ("resume_schedule", {"schedule_id": "daily-report"}),
+    ]
+
+
+def test_leaving_a_question_does_nothing(served: Served, open_page: Open) -> None:
+    page = open_page("crontab")
+    press(page, "Run daily-report")
+    press(dialog(page), "Leave it")
+    expect(dialog(page)).to_have_count(0)
+    press(page, "Run daily-report")
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    assert served.store.done == []
+
+
+def test_run_a_schedule_now(served: Served, open_page: Open) -> None:
+    page = open_page("schedule?id=daily-report")
+    press(page, "Run now")
+    press(dialog(page), "Run now")
+    said(page, "Fired")
+    assert served.store.done == [("trigger_schedule", {"schedule_id": "daily-report"})]
+
+
+def test_backfill_is_counted_before_it_starts(served: Served, open_page: Open) -> None:
+    page = open_page("schedule?id=daily-report")
+    press(page, "Backfill")
+    sheet = dialog(page)
+    expect(sheet.get_by_role("button", name="Start")).to_be_disabled()
+    sheet.get_by_label("From (included)").fill("yesterday")
+    press(sheet, "Count")
+    expect(sheet.locator(".error")).to_contain_text("'yesterday' is no RFC 3339 instant")
+    sheet.get_by_label("From (included)").fill("2026-11-01T00:00:00Z")
+    sheet.get_by_label("To (not included)").fill("2026-11-02T00:00:00Z")
+    sheet.get_by_label("At most a minute").fill("60")
+    press(sheet, "Count")
+    expect(sheet.get_by_text("24 occurrences of this range will run.")).to_be_visible()
+    press(sheet, "Start")
+    said(page, "Started")
+    ((name, given),) = served.store.done
+    assert (name, given["rate"], given["from_"]) == ("backfill_schedule", 60, "2026-11-01T00:00:00Z")
+
+
+def test_a_changed_range_is_counted_anew(served: Served, open_page: Open) -> None:
+    page = open_page("schedule?id=daily-report")
+    press(page, "Backfill")
+    sheet = dialog(page)
+    sheet.get_by_label("From (included)").fill("2026-11-01T00:00:00Z")
+    sheet.get_by_label("To (not included)").fill("2026-11-02T00:00:00Z")
+    press(sheet, "Count")
+    expect(sheet.get_by_role("button", name="Start")).to_be_enabled()
+    sheet.get_by_label("To (not included)").fill("2026-12-02T00:00:00Z")
+    expect(sheet.get_by_role("button", name="Start")).to_be_disabled()
+
+
+def test_delete_a_schedule(served: Served, open_page: Open) -> None:
+    page = open_page("schedule?id=daily-report")
+    press(page, "Delete")
+    press(dialog(page), "Delete")
+    page.wait_for_url("**/console/crontab")
+    assert served.store.done == [("delete_schedule", {"schedule_id": "daily-report"})]
+    expect(page.get_by_role("link", name="poll.inbox")).to_be_visible()
+    expect(page.get_by_role("link", name="daily-report")).to_have_count(0)
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_a_job(served: Served, open_page: Open) -> None:
+    view = job_in(served, "pending")
+    page = open_page(job_page(view))
+    press(page, "Cancel")
+    press(dialog(page), "Cancel the job")
+    said(page, "Cancelled")
+    expect(page.locator(".facts .st")).to_have_text("cancelled")
+    assert served.store.done == [("cancel", {"job_id": view["id"], "stop": False})]
+
+
+def test_run_a_dead_job_again(served: Served, open_page: Open) -> None:
+    view = job_in(served, "dead")
+    page = open_page(job_page(view))
+    press(page, "Run again")
+    press(dialog(page), "Run again")
+    said(page, "Requeued")
+    assert served.store.done == [("requeue", {"job_id": view["id"]})]
+
+
+def test_stop_a_running_job(served: Served, open_page: Open) -> None:
+    view = job_in(served, "running")
+    page = open_page(job_page(view))
+    press(page, "Stop")
+    press(dialog(page), "Stop the job")
+    said(page, "Stopped")
+    assert served.store.done == [("cancel", {"job_id": view["id"], "stop": True})]
+
+
+def test_put_a_job_off_and_give_it_another_payload(served: Served, open_page: Open) -> None:
+    view = job_in(served, "pending")
+    page = open_page(job_page(view))
+    press(page, "Reschedule")
+    dialog(page).get_by_label("When").fill("soon")
+    press(dialog(page), "Reschedule")
+    expect(dialog(page).locator(".error")).to_contain_text("'soon' is no duration")
+    dialog(page).get_by_label("When").fill("10m")
+    press(dialog(page), "Reschedule")
+    said(page, "Rescheduled")
+    press(page, "Edit payload")
+    dialog(page).get_by_label("Payload").fill('{"n": 98765432109876543210}')
+    press(dialog(page), "Save the payload")
+    expect(page.locator(".json .n")).to_have_text("98765432109876543210")
+    assert served.store.done == [
+        ("reschedule", {"job_id": view["id"], "at": None, "in_": "10m"}),
+        ("update_payload", {"job_id": view["id"], "payload": {"n": 98765432109876543210}}),
+    ]
+
+
+def test_cancel_those_that_were_chosen(served: Served, open_page: Open) -> None:
+    page = open_page("jobs?q=status%3Apending")
+    boxes = page.get_by_role("checkbox")
+    for place in (1, 2, 3):
+        boxes.nth(place).check()
+    expect(page.get_by_text("3 jobs chosen")).to_be_visible()
+    press(page, "Cancel chosen")
+    press(dialog(page), "Cancel 3 jobs")
+    said(page, "3 jobs: 3 cancelled")
+    expect(page.get_by_text("None chosen")).to_be_visible()
+    ((name, given),) = served.store.done
+    assert (name, given["verb"], len(given["ids"])) == ("change_jobs", "cancel", 3)
+
+
+def test_all_that_match_are_changed_once_their_number_was_typed(served: Served, open_page: Open) -> None:
+    number = sum(view["status"] == "dead" for view in served.store.jobs.values())
+    page = open_page("jobs?q=status%3Adead")
+    press(page, "Run again all that match")
+    sheet = dialog(page)
+    expect(sheet).to_contain_text(f"Run again {number} jobs?")
+    press(sheet, f"Run again {number} jobs")
+    expect(sheet.locator(".error")).to_contain_text(f"Type {number}")
+    sheet.get_by_label(f"Type {number} to confirm").fill(str(number))
+    press(sheet, f"Run again {number} jobs")
+    said(page, f"{number} jobs: {number} requeued")
+    ((name, given),) = served.store.done
+    assert (name, given["verb"], given["count"]) == ("change_jobs", "requeue", number)
+
+
+def test_search_stands_in_the_address(served: Served, open_page: Open) -> None:
+    page = open_page("jobs")
+    page.get_by_role("searchbox").fill("handler:invoice.render status:dead,succeeded key:invoice_*")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/jobs?q=handler%3Ainvoice.render+status%3Adead%2Csucceeded+key%3Ainvoice_*")
+    page.locator("table.t tbody tr").first.wait_for()
+    for row in page.locator("table.t tbody tr").all_inner_texts():
+        assert "invoice.render" in row
+        assert "invoice_" in row
+    expect(page.get_by_role("searchbox")).to_have_value(
+        "handler:invoice.render status:dead,succeeded key:invoice_*"
+    )
+
+
+def test_pages_of_a_list(served: Served, open_page: Open) -> None:
+    page = open_page("jobs")
+    first = page.locator("table.t tbody a").first.inner_text()
+    page.get_by_role("link", name="Next page").click()
+    page.wait_for_url("**after=50**")
+    expect(page.locator("table.t tbody a").first).not_to_have_text(first)
+    page.get_by_role("link", name="First page").click()
+    expect(page.locator("table.t tbody a").first).to_have_text(first)
+
+
+# -- letters, replays, queues ----------------------------------------------------------------------------------------
+
+
+def test_look_at_a_dead_letter_and_run_it_again(served: Served, open_page: Open) -> None:
+    letter = letters(served.store)[0]
+    page = open_page("dead")
+    press(page, f"look at the letter of {letter['id']}")
+    expect(dialog(page)).to_contain_text(letter["attempts"][0]["token"])
+    press(dialog(page), "Close")
+    press(page, f"run {letter['id']} again")
+    press(dialog(page), "Run again")
+    said(page, "1 requeued")
+    assert served.store.done == [
+        ("requeue_letters", {"ids": [letter["id"]], "handler": None, "everything": False})
+    ]
+
+
+def test_run_all_letters_again(served: Served, open_page: Open) -> None:
+    number = sum(letter["id"] is not None for letter in letters(served.store))
+    page = open_page("dead")
+    press(page, "Run all again")
+    dialog(page).get_by_label(f"Type {number} to confirm").fill(str(number))
+    press(dialog(page), "Run again")
+    said(page, f"{number} requeued")
+    assert served.store.done == [("requeue_letters", {"ids": None, "handler": None, "everything": True})]
+
+
+def test_replay_a_bucket_after_a_dry_run(served: Served, open_page: Open) -> None:
+    page = open_page("buckets")
+    page.get_by_role("button", name="Replay", exact=False).first.click()
+    sheet = dialog(page)
+    expect(sheet.get_by_role("button", name="Replay")).to_be_disabled()
+    sheet.get_by_label("At most a second").fill("5")
+    press(sheet, "Dry run")
+    expect(sheet.get_by_text("37 occurrences would run again.")).to_be_visible()
+    expect(sheet).to_contain_text("37 dead")
+    assert served.store.done == []
+    press(sheet, "Replay")
+    page.wait_for_url("**/console/replay?id=*")
+    ((name, given),) = served.store.done
+    assert (name, given["only"], given["rate"]) == ("start_replay", "failed", 5.0)
+
+
+def test_cancel_and_resume_replays(served: Served, open_page: Open) -> None:
+    running, _, interrupted, _ = served.store.replays
+    page = open_page(f"replay?id={running['id']}")
+    press(page, "Cancel")
+    press(dialog(page), "Cancel the replay")
+    said(page, "Cancelling")
+    page = open_page(f"replay?id={interrupted['id']}")
+    press(page, "Resume")
+    said(page, "Resuming")
+    assert [name for name, _ in served.store.done] == ["cancel_replay", "resume_replay"]
+
+
+def test_pause_a_queue_with_a_reason_and_resume(served: Served, open_page: Open) -> None:
+    page = open_page("queues", role=Role.OPERATOR)
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mail", exact=True))
+    press(row, "Pause mail")
+    dialog(page).get_by_label("Why").fill("mail server down")
+    press(dialog(page), "Pause")
+    said(page, "Paused")
+    for told in ("paused", "mail server down", "by ana-operator"):
+        expect(row).to_contain_text(told)
+    press(row, "Resume mail")
+    said(page, "Resumed")
+    expect(row).to_contain_text("active")
+    expect(row).not_to_contain_text("mail server down")
+    assert served.store.done == [
+        ("pause_queue", {"queue": "mail", "note": "mail server down"}),
+        ("resume_queue", {"queue": "mail"}),
+    ]
+
+
+def test_purge_a_queue_once_what_waits_was_counted_and_typed(served: Served, open_page: Open) -> None:
+    page = open_page("queues")
+    press(page, "Purge default")
+    said(page, "Nothing waits in default.")
+    expect(dialog(page)).to_have_count(0)
+    press(page, "Purge mail")
+    sheet = dialog(page)
+    expect(sheet).to_contain_text("Purge 120 runs of mail?")
+    press(sheet, "Purge")
+    expect(sheet.locator(".error")).to_contain_text("Type 120")
+    assert served.store.done == []
+    sheet.get_by_label("Type 120 to confirm").fill("120")
+    press(sheet, "Purge")
+    said(page, "120 runs of mail will end as cancelled.")
+    assert served.store.done == [("purge_queue", {"queue": "mail", "before": None})]

@@ -1,0 +1,219 @@
+"""Pages that cannot ask, are behind, or are not looked at."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from browser.conftest import Open
+from browser.serve import Served
+from browser.test_flows import dialog, job_in, job_page, press, said
+from playwright.sync_api import Page, expect
+
+from pipeline.readmodel.questions import Freshness
+
+pytestmark = pytest.mark.timeout(180)
+
+BROKEN = "The store cannot be reached."
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages ask every half second."""
+    from pipeline.server.console import live
+
+    monkeypatch.setattr(live.ui, "timer", _hurried(live.ui.timer))
+
+
+def _hurried(timer: Any) -> Any:
+    return lambda interval, act, **more: timer(min(interval, 0.5), act, **more)
+
+
+def test_a_broken_store_is_told_and_recovered_from(hurried: None, served: Served, open_page: Open) -> None:
+    page = open_page("jobs")
+    served.store.broken = True
+    expect(page.get_by_text(BROKEN)).to_be_visible()
+    expect(page.get_by_text("What is shown is from")).to_be_visible()
+    expect(page.locator("table.t tbody tr").first).to_be_visible()
+    served.store.broken = False
+    expect(page.get_by_text(BROKEN)).to_have_count(0)
+    expect(page.locator(".page-body.dimmed")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_pages_opened_while_the_store_is_broken(
+    hurried: None, served: Served, open_page: Open, shots: Any
+) -> None:
+    served.store.broken = True
+    page = open_page("", live=False)
+    for address in (
+        "crontab",
+        "schedule?id=daily-report",
+        "buckets",
+        "job?id=x",
+        "dead",
+        "fleet",
+        "queues",
+        "replays",
+        "",
+    ):
+        page.goto(f"{served.url}/console/{address}")
+        expect(page.get_by_text(BROKEN)).to_be_visible()
+        expect(page.get_by_text("Nothing can be shown yet.")).to_be_visible()
+    page.screenshot(path=shots / "broken-now.png")
+    served.store.broken = False
+    expect(page.get_by_text(BROKEN)).to_have_count(0)
+    expect(page.get_by_text("1,048,213")).to_be_visible()
+
+
+def test_a_form_while_the_store_is_broken_keeps_what_was_typed(served: Served, open_page: Open) -> None:
+    page = open_page("schedule/edit", live=False)
+    page.get_by_label("Id", exact=True).fill("x")
+    page.get_by_label("Every").fill("90s")
+    page.get_by_label("Handler").fill("h")
+    served.store.broken = True
+    press(page, "Create")
+    expect(page.get_by_text("It was not saved.")).to_be_visible()
+    expect(page.get_by_label("Handler")).to_have_value("h")
+    served.store.broken = False
+    press(page, "Create")
+    page.wait_for_url("**/console/schedule?id=x")
+
+
+def test_a_change_while_the_store_is_broken(served: Served, open_page: Open) -> None:
+    page = open_page(job_page(job_in(served, "pending")))
+    press(page, "Cancel")
+    served.store.broken = True
+    press(dialog(page), "Cancel the job")
+    said(page, "nothing was changed")
+    assert served.store.done == []
+
+
+def test_bones_stand_where_an_answer_is_waited_for(served: Served, open_page: Open, shots: Any) -> None:
+    served.store.slow_s = 1.5
+    page = open_page("jobs", live=False)
+    expect(page.get_by_label("loading")).to_be_visible()
+    page.screenshot(path=shots / "loading-jobs.png")
+    expect(page.locator("table.t tbody tr").first).to_be_visible()
+    expect(page.get_by_label("loading")).to_have_count(0)
+
+
+def test_a_slow_question_holds_up_no_other_page(served: Served, open_page: Open) -> None:
+    page = open_page("fleet")
+    served.store.slow_s = 3.0
+    slow = open_page("jobs", live=False)
+    served.store.slow_s = 0.0
+    begin = time.monotonic()
+    press(page, "Refresh")
+    page.goto(f"{served.url}/console/queues")
+    page.locator(".fresh:not(.paused)").wait_for()
+    assert time.monotonic() - begin < 2.5
+    expect(slow.locator("table.t tbody tr").first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("fresh", "told"),
+    [
+        (
+            Freshness(behind=1234, age_ms=42_000, ready=True, problem=None),
+            "1,234 records behind, the oldest 42 s old",
+        ),
+        (Freshness(behind=9, age_ms=10, ready=False, problem=None), "The read model is catching up"),
+        (
+            Freshness(behind=0, age_ms=10, ready=True, problem="no broker answers."),
+            "no broker answers. It catches up by itself.",
+        ),
+    ],
+)
+def test_a_read_model_that_is_behind_is_told(
+    fresh: Freshness, told: str, hurried: None, served: Served, open_page: Open
+) -> None:
+    served.store.fresh = fresh
+    page = open_page("crontab", live=False)
+    expect(page.get_by_text(told)).to_be_visible()
+    expect(page.locator("table.t tbody tr").first).to_be_visible()
+    served.store.fresh = Freshness(behind=0, age_ms=10, ready=True, problem=None)
+    expect(page.get_by_text(told)).to_have_count(0)
+
+
+def test_what_is_not_there(open_page: Open) -> None:
+    for address in ("job?id=nope", "schedule?id=nope", "replay?id=nope"):
+        expect(open_page(address, live=False).get_by_text("Not found")).to_be_visible()
+
+
+def test_a_cursor_that_is_none(open_page: Open) -> None:
+    page = open_page("jobs?after=zzz", live=False)
+    expect(page.get_by_text("cursor: is none of ours")).to_be_visible()
+
+
+def test_a_hidden_tab_asks_for_nothing(hurried: None, served: Served, open_page: Open) -> None:
+    page = open_page("queues")
+    _asks(served, page)
+    page.evaluate(HIDE, True)
+    expect(page.locator(".fresh")).to_have_text("Live")
+    _rests(served, page)
+    before = served.store.asked["queues"]
+    page.evaluate(HIDE, False)
+    page.wait_for_function("true")
+    _until(lambda: served.store.asked["queues"] > before)
+    _asks(served, page)
+
+
+def test_a_paused_page_asks_for_nothing(hurried: None, served: Served, open_page: Open) -> None:
+    page = open_page("queues")
+    press(page, "Pause")
+    expect(page.locator(".fresh")).to_have_text("Paused")
+    _rests(served, page)
+    press(page, "Pause")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    _asks(served, page)
+
+
+def _asks(served: Served, page: Page) -> None:
+    before = served.store.asked["queues"]
+    _until(lambda: served.store.asked["queues"] > before + 1)
+
+
+def _rests(served: Served, page: Page) -> None:
+    """Twice the time in which it would have asked; what was under way may still arrive before."""
+    page.wait_for_timeout(300)
+    before = served.store.asked["queues"]
+    page.wait_for_timeout(1_200)
+    assert served.store.asked["queues"] == before
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "not within 10 s"
+        time.sleep(0.02)
+
+
+def test_closed_pages_leave_nothing_behind(
+    hurried: None, served: Served, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nicegui import core
+    from nicegui.client import Client
+
+    monkeypatch.setattr(core.app.config, "reconnect_timeout", 0.2)
+    before = set(Client.instances)
+    page = open_page("fleet")
+    assert set(Client.instances) - before
+    page.close()
+    _until(lambda: not set(Client.instances) - before)
+
+
+def test_a_server_that_fails_says_so_and_tells_nothing_of_its_inside(
+    hurried: None, served: Served, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page("fleet")
+    monkeypatch.setattr("browser.fake.Questions.fleet", lambda _: {"secret": "inside"})
+    expect(page.get_by_text("The server failed to answer; its log says why.")).to_be_visible()
+    assert "KeyError" not in page.content()
+    monkeypatch.undo()
+    expect(page.get_by_text("The server failed to answer")).to_have_count(0)

@@ -1,0 +1,365 @@
+"""Dead letters, replays, buckets, queues, events and probes over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from unit.server.test_jobs_api import IN_AN_HOUR, field_of, problem
+
+from pipeline import codec
+from pipeline.core.errors import StoreUnreachable
+from pipeline.core.job import AckState, AttemptRecord, DeadLetter, Failure
+from pipeline.ports import Put
+
+
+def dead_job(served: Any, store: Any, token: str | None = None) -> Any:
+    """A job that died in its first run."""
+    id_ = served.post("/jobs", {**IN_AN_HOUR, "in": "0s"}, token=token).json()["id"]
+    (run,) = [run for run in store.runs() if run.job_id == id_]
+    store.fire(run)
+    store.ack(run, AckState.DEAD)
+    attempt = AttemptRecord(
+        run=1,
+        attempt=1,
+        worker="w",
+        token=7,
+        at=store.clock.now(),
+        outcome="dead",
+        error=Failure(type="E", message="no"),
+    )
+    letter = DeadLetter(
+        reason="max_attempts",
+        detail="no",
+        at=store.clock.now(),
+        source_topic=store.names.work("default"),
+        source_partition=0,
+        source_offset=0,
+        run=run,
+        attempts=(attempt,),
+    )
+    put = Put(store.names.dead, 0, run.occurrence_id.encode(), codec.DEAD_LETTER.encode(letter))
+    store.cluster.append(put)
+    return run
+
+
+# -- dead letters --------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_listed_and_requeued(served: Any, store: Any, eventually: Any) -> None:
+    run = dead_job(served, store)
+    eventually(lambda: served.get("/dead").json()["items"])
+    (row,) = served.get("/dead?handler=email.send").json()["items"]
+    assert (row["id"], row["reason"]) == (run.job_id, "max_attempts")
+    assert served.get("/dead?handler=other").json()["items"] == []
+    counted = served.post("/dead/requeue", {"everything": True, "dry_run": True}).json()
+    assert (counted["matched"], counted["requeued"]) == (1, 0)
+    assert store.commands == []
+    store.owner = lambda command: {"outcome": "requeued", "job_id": command.job_id, "run": 2}
+    done = served.post(
+        "/dead/requeue", {"ids": [run.job_id, "j" + "0" * 26], "payload": {"to": "c@d"}}
+    ).json()
+    assert (done["matched"], done["requeued"], done["not_found"]) == (1, 1, 1)
+    (command,) = store.commands
+    assert (command.payload, command.requested_by) == (b'{"to":"c@d"}', "local")
+    (audit,) = [each for each in served.audits() if each.detail["verb"] == "dead.requeue"]
+    assert audit.detail["requeued"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "ids"),
+        ({"everything": False}, "ids"),
+        ({"everything": True, "handler": "h"}, "ids"),
+        ({"ids": ["x"]}, "id"),
+        ({"ids": "x"}, "ids"),
+        ({"everything": True, "payload": []}, "payload"),
+        ({"everything": 1}, "everything"),
+        ({"x": 1}, "x"),
+    ],
+)
+def test_requeues_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
+    assert field_of(served.post("/dead/requeue", body)) == field
+    assert store.commands == []
+
+
+def test_letters_of_another_queue_are_left_alone(served: Any, store: Any) -> None:
+    store.add_queues({"billing": 2})
+    dead_job(served, store)
+    limited = served.token("operator", "billing")
+    assert served.post("/dead/requeue", {"everything": True}, token=limited).json()["matched"] == 0
+    assert served.get("/dead?queue=default", token=limited).status_code == 403
+
+
+# -- replays -------------------------------------------------------------------------------------------------
+
+SINCE = {"from": "2027-01-15T00:00:00Z"}
+
+
+def test_a_replay_is_counted_begun_and_goes_on_by_itself(served: Any, store: Any, eventually: Any) -> None:
+    dead_job(served, store)
+    store.clock.advance(1_000)
+    counted = served.post("/replays", {**SINCE, "dry_run": True, "rate": 2}).json()
+    assert (counted["id"], counted["matched"], counted["estimated_seconds"]) == (None, 1, 0.5)
+    problem(served.post("/replays", {**SINCE, "limit": 1, "only": "all"}), 422, "invalid-input")
+    store.owner = lambda _: {"outcome": "replayed", "detail": {"replayed": "1"}}
+    begun = served.post("/replays", SINCE)
+    assert begun.status_code == 202
+    id_ = begun.json()["id"]
+    assert begun.headers["location"] == f"/api/v1/replays/{id_}"
+    eventually(lambda: any(action == "replay_ended" for action, _ in served.events.lines), timeout=20)
+    eventually(lambda: served.get(f"/replays/{id_}").json()["state"] == "finished")
+    view = served.get(f"/replays/{id_}").json()
+    assert (view["requested_by"], view["counts"]["replayed"]) == ("local", 1)
+    assert served.get("/replays").json()["items"][0]["id"] == id_
+    problem(served.post(f"/replays/{id_}/cancel"), 409, "refused")
+    problem(served.post(f"/replays/{id_}/resume"), 409, "refused")
+
+
+def test_nothing_to_replay_begins_nothing(served: Any, store: Any) -> None:
+    served.post("/jobs", IN_AN_HOUR)
+    answer = served.post("/replays", SINCE)
+    assert (answer.status_code, answer.json()["id"]) == (200, None)
+    problem(served.post("/replays/nothing/cancel"), 404, "not-found")
+    problem(served.get("/replays/nothing"), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "from"),
+        ({"from": "x"}, "from"),
+        ({"from": "2100-01-01T00:00:00Z"}, "from"),
+        ({**SINCE, "to": "2027-01-14T00:00:00Z"}, "to"),
+        ({**SINCE, "only": "some"}, "only"),
+        ({**SINCE, "only": "all"}, "force"),
+        ({**SINCE, "rate": 0}, "rate"),
+        ({**SINCE, "rate": "1"}, "rate"),
+        ({**SINCE, "handler": "No"}, "handler"),
+        ({**SINCE, "queue": "nowhere"}, "queue"),
+        ({**SINCE, "labels": {"a": 1}}, "labels"),
+        ({**SINCE, "limit": 0}, "limit"),
+    ],
+)
+def test_replays_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
+    store.clock.advance(1_000)
+    assert field_of(served.post("/replays", body)) == field
+
+
+# -- what is going on ----------------------------------------------------------------------------------------
+
+
+def test_buckets_are_counted_within_bounds(served: Any) -> None:
+    served.post("/jobs", IN_AN_HOUR)
+    span = "from=2027-01-15T08:00:00Z&to=2027-01-15T10:00:00Z"
+    (bucket,) = served.get(f"/buckets?{span}&width=1h").json()["items"]
+    assert (bucket["from"], bucket["counts"]) == ("2027-01-15T09:00:00.000Z", {"pending": 1})
+    for query, field in (
+        ("to=2027-01-15T10:00:00Z", "from"),
+        ("from=2027-01-15T08:00:00Z", "to"),
+        ("from=2027-01-15T10:00:00Z&to=2027-01-15T08:00:00Z", "to"),
+        (f"{span}&width=1s", "width"),
+        (f"{span}&width=0s", "width"),
+        ("from=2027-01-15T08:00:00Z&to=2028-01-15T08:00:00Z", "width"),
+    ):
+        assert field_of(served.get(f"/buckets?{query}")) == field
+
+
+def test_queues_fleet_and_status(served: Any, eventually: Any) -> None:
+    eventually(lambda: served.get("/status").json()["freshness"]["ready"])
+    assert [each["queue"] for each in served.get("/queues").json()["items"]] == ["default"]
+    assert "partitions" in served.get("/fleet").json()
+    assert field_of(served.post("/queues/No/pause")) == "queue"
+
+
+def test_a_queue_is_paused_resumed_and_purged(served: Any, store: Any) -> None:
+    paused = served.post("/queues/default/pause", {"note": "provider down"}).json()
+    assert (paused["outcome"], paused["by"], paused["reason"]) == ("paused", "local", "provider down")
+    again = served.post("/queues/default/pause", token=served.token("operator")).json()
+    assert (again["by"], again["reason"]) == ("local", "provider down"), "whoever was first"
+    admin = served.token("admin")
+    assert served.post("/queues/default/resume", token=admin).json()["outcome"] == "running"
+    assert served.post("/queues/default/purge", token=admin).json()["outcome"] == "nothing"
+    dead_job(served, store, token=admin)
+    counted = served.post("/queues/default/purge", {"dry_run": True}, token=admin).json()
+    assert (counted["outcome"], counted["waiting"], counted["id"]) == ("counted", 1, None)
+    assert served.queues.states["default"].purge is None
+    purged = served.post("/queues/default/purge", token=admin).json()
+    assert (purged["outcome"], purged["waiting"]) == ("purging", 1)
+    assert served.queues.states["default"].purge.id == purged["id"]
+    verbs = {each.detail["verb"]: each.detail for each in served.audits()}
+    assert verbs["queue.purge"]["waiting"] in ("0", "1")
+    assert {"queue.pause", "queue.resume", "queue.purge"} <= verbs.keys()
+    problem(served.post("/queues/nowhere/pause", token=admin), 404, "not-found")
+    answer = served.post("/queues/default/purge", {"before": "x"}, token=admin)
+    assert field_of(answer) == "before"
+
+
+def test_events_are_a_page_or_a_stream_that_goes_on(served: Any, eventually: Any) -> None:
+    served.post("/jobs", IN_AN_HOUR)
+    eventually(lambda: served.get("/events").json()["items"])
+    (event,) = served.get("/events").json()["items"]
+    assert (event["kind"], event["by"]) == ("audit", "local")
+    assert field_of(served.get("/events?after=bogus")) in ("after", "cursor")
+
+    async def stream() -> list[str]:
+        """Raw ASGI: the test client of httpx waits for the end of an answer, and this has none."""
+        sent: asyncio.Queue[Any] = asyncio.Queue()
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1/events",
+            "raw_path": b"/api/v1/events",
+            "scheme": "http",
+            "query_string": b"",
+            "headers": [
+                (b"host", b"localhost"),
+                (b"accept", b"text/event-stream"),
+                (b"last-event-id", event["id"].encode()),
+            ],
+        }
+
+        async def receive() -> Any:
+            if not asked:
+                asked.append(1)
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        asked: list[int] = []
+        gone = asyncio.Event()
+        serving = asyncio.ensure_future(served.app(scope, receive, sent.put))
+        head = await asyncio.wait_for(sent.get(), 10)
+        assert (head["status"], dict(head["headers"])[b"content-type"]) == (
+            200,
+            b"text/event-stream; charset=utf-8",
+        )
+        found: list[str] = []
+        deadline = time.monotonic() + 20
+        await asyncio.wait_for(sent.get(), 10)  # retry
+        job = asyncio.to_thread(served.post, "/jobs", IN_AN_HOUR)
+        making = asyncio.ensure_future(job)
+        while not found:
+            assert time.monotonic() < deadline
+            piece = await asyncio.wait_for(sent.get(), 15)
+            found += [line for line in piece["body"].decode().splitlines() if line.startswith("data: ")]
+        await making
+        gone.set()
+        await asyncio.wait_for(serving, 10)
+        return found
+
+    (line,) = served.run(stream())
+    told = json.loads(line.removeprefix("data: "))
+    assert (told["kind"], told["detail"]["verb"]) == ("audit", "job.create")
+    assert told["id"] != event["id"]
+
+
+# -- probes and what is no path --------------------------------------------------------------------------------
+
+
+def test_probes(served: Any, eventually: Any) -> None:
+    assert served.get("//healthz").text == "ok\n"
+    eventually(lambda: served.get("//readyz").text == "no dispatcher owns partition 0, 1, 2, 3, 4\n")
+    assert served.get("//readyz").status_code == 503
+    served.get("/me")
+    metrics = served.get("//metrics").text
+    assert 'dueline_server_requests_total{endpoint="getMe",status="200"} 1.0' in metrics
+    served.token("admin")
+    assert served.get("//healthz").status_code == 200
+    assert served.get("//metrics").status_code == 401
+
+
+def test_what_is_no_path_and_no_method(served: Any) -> None:
+    problem(served.get("/nothing"), 404, "unknown-path")
+    problem(served.get("/jobs/"), 404, "unknown-path")
+    problem(served.get("/jobs/a/b/c"), 404, "unknown-path")
+    problem(served.get("/jobs/%ff"), 404, "unknown-path")
+    problem(served.get("/jobs/%00"), 404, "unknown-path")
+    answer = served.ask("PUT", "/jobs")
+    problem(answer, 405, "unknown-method")
+    assert answer.headers["allow"] == "GET, POST"
+
+
+def test_what_fails_by_our_fault_tells_nobody_but_the_log(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(served.services.questions, "queues", fail)
+    answer = served.get("/queues")
+    problem(answer, 500, "failed")
+    assert "secret" not in answer.text
+    ((action, told),) = served.events.lines
+    assert (action, told["endpoint"]) == ("request_failed", "listQueues")
+    assert "secret" in told["trace"]
+
+
+def test_answers_are_not_kept_framed_or_sniffed(served: Any) -> None:
+    for path in ("/me", "/nothing", "//healthz"):
+        assert served.get(path).headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in served.get("/me").headers["content-security-policy"]
+    assert served.get("//page").headers["x-frame-options"] == "DENY"
+    assert served.get("/me").headers["cache-control"] == "no-store"
+
+
+# -- a store that is away --------------------------------------------------------------------------------------
+
+
+def test_a_store_that_does_not_confirm_is_told_and_not_asked_again_until_it_is_back(
+    serve: Any, store: Any, eventually: Any
+) -> None:
+    served = serve(store_timeout_ms=200)
+    served.post("/jobs", IN_AN_HOUR)
+    (appender,) = store.appenders
+    appender.silent = True
+    store.cluster.reachable = False
+    answer = served.post("/jobs", IN_AN_HOUR)
+    problem(answer, 503, "store-unreachable")
+    assert answer.headers["retry-after"]
+    before = len(store.jobs())
+    began = time.monotonic()
+    for _ in range(5):
+        problem(served.post("/jobs", IN_AN_HOUR), 503, "store-unreachable")
+    assert time.monotonic() - began < 1, "each was told at once"
+    assert len(store.jobs()) == before, "nothing more was tried"
+    appender.silent = False
+    store.cluster.reachable = True
+    eventually(lambda: served.post("/jobs", IN_AN_HOUR).status_code == 201)
+
+
+def test_a_server_that_starts_before_its_store_finds_it(serve: Any, store: Any, eventually: Any) -> None:
+    served = serve()
+    store.cluster.reachable = False
+    problem(served.post("/jobs", IN_AN_HOUR), 503, "store-unreachable")
+    store.cluster.reachable = True
+    eventually(lambda: served.post("/jobs", IN_AN_HOUR).status_code == 201)
+
+
+def test_an_audit_that_cannot_be_stored_stands_in_the_log(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    store.owner = lambda command: {"outcome": "cancelled", "job_id": command.job_id}
+
+    async def away(_: Any) -> None:
+        raise StoreUnreachable("away")
+
+    monkeypatch.setattr(served.services.store, "append", away)
+    assert served.post(f"/jobs/{id_}/cancel").json()["outcome"] == "cancelled"
+    ((action, told),) = served.events.lines
+    assert (action, told["verb"], told["who"], told["id"]) == ("audit_lost", "job.cancel", "local", id_)
+
+
+def test_what_was_never_caught_up_denies_nothing(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.readmodel.questions import Freshness
+
+    fresh = Freshness(behind=5, age_ms=1, ready=False, problem=None)
+    monkeypatch.setattr(served.services.questions, "freshness", lambda: fresh)
+    problem(served.get("/jobs/j" + "0" * 26), 503, "store-unreachable")
+    assert served.get("/jobs").headers["dueline-stale"] == "true"
+    assert served.get("//readyz").text == "catching up: 5 records behind\n"

@@ -1,0 +1,474 @@
+"""Jobs over HTTP: creating one and many, changing them, and what each outcome is answered with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline import codec
+from pipeline.core.ids import keyed_id
+from pipeline.core.job import AckState
+from pipeline.server import bulk
+
+NDJSON = {"content-type": "application/x-ndjson"}
+NOTHING = "j" + "0" * 26
+IN_AN_HOUR = {"handler": "email.send", "payload": {"to": "a@b"}, "in": "1h"}
+
+
+def problem(answer: Any, status: int, word: str) -> Any:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["type"] == f"urn:dueline:problem:{word}"
+    assert body["status"] == status
+    assert "\n" not in body["detail"]
+    assert "Traceback" not in answer.text
+    return body
+
+
+def field_of(answer: Any) -> str:
+    (error,) = problem(answer, 422, "invalid-input")["errors"]
+    assert error["message"]
+    return str(error["field"])
+
+
+# -- one job -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_stored_before_it_is_answered(served: Any, store: Any) -> None:
+    answer = served.post("/jobs", {**IN_AN_HOUR, "payload": {"n": 10**40, "f": 0.1}, "labels": {"t": "a"}})
+    assert answer.status_code == 201
+    view = answer.json()
+    (run,) = store.runs()
+    assert (run.job_id, run.handler, dict(run.labels)) == (view["id"], "email.send", {"t": "a"})
+    assert run.payload == b'{"n":%d,"f":0.1}' % 10**40
+    assert view["status"] == "created"
+    assert answer.headers["location"] == f"/api/v1/jobs/{view['id']}"
+    assert json.loads(served.get(f"/jobs/{view['id']}").json()["payload"])["n"] == 10**40
+
+
+def test_who_made_it_is_told_on_events(served: Any) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR, token=served.token("operator")).json()["id"]
+    (audit,) = served.audits()
+    assert (audit.job_id, audit.outcome) == (id_, "created")
+    assert audit.detail["verb"] == "job.create"
+    assert (audit.detail["requested_by"], audit.detail["role"]) == ("tess", "operator")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**IN_AN_HOUR, "bogus": 1}, "bogus"),
+        ({**IN_AN_HOUR, "in_": "1h"}, "body"),
+        ({**IN_AN_HOUR, "wait": "1h"}, "wait"),
+        ({**IN_AN_HOUR, "at": "2030-01-31T09:30:00Z"}, "at"),
+        ({"handler": "h"}, "at"),
+        ({"in": "1h"}, "handler"),
+        ({**IN_AN_HOUR, "handler": "No"}, "handler"),
+        ({**IN_AN_HOUR, "handler": None}, "handler"),
+        ({**IN_AN_HOUR, "queue": "nowhere"}, "queue"),
+        ({**IN_AN_HOUR, "queue": 7}, "queue"),
+        ({**IN_AN_HOUR, "payload": [1]}, "payload"),
+        ({**IN_AN_HOUR, "payload": {"a": "\ud800"}}, "payload"),
+        ({**IN_AN_HOUR, "max_attempts": 0}, "max_attempts"),
+        ({**IN_AN_HOUR, "max_attempts": 10**30}, "max_attempts"),
+        ({**IN_AN_HOUR, "max_attempts": True}, "max_attempts"),
+        ({**IN_AN_HOUR, "labels": {"a": 1}}, "labels.a"),
+        ({**IN_AN_HOUR, "labels": {"": "x"}}, "labels"),
+        ({**IN_AN_HOUR, "timeout": "-1s"}, "timeout"),
+        ({**IN_AN_HOUR, "unique": "1h"}, "unique"),
+        ({**IN_AN_HOUR, "idempotency_key": "\0"}, "idempotency_key"),
+        ({"handler": "h", "in": 1e300}, "in"),
+        ({"handler": "h", "at": "1999-01-01T00:00:00Z"}, "at"),
+        ({"handler": "h", "at": 5}, "at"),
+        ([IN_AN_HOUR], "body"),
+        ("text", "body"),
+        (7, "body"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_stored(served: Any, store: Any, body: Any, field: str) -> None:
+    data = json.dumps(body).encode()
+    answer = served.ask("POST", "/jobs", content=data, headers={"content-type": "application/json"})
+    assert field_of(answer) == field
+    assert store.jobs() == []
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b'{"handler":"h","in":NaN}', b"[" * 50])
+def test_what_is_no_json_is_malformed(served: Any, data: bytes) -> None:
+    answer = served.ask("POST", "/jobs", content=data, headers={"content-type": "application/json"})
+    problem(answer, 400, "malformed")
+
+
+def test_bombs_and_giants_are_turned_away(served: Any) -> None:
+    headers = {"content-type": "application/json"}
+    deep = b'{"handler":"h","in":"1s","payload":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}"
+    assert field_of(served.ask("POST", "/jobs", content=deep, headers=headers)) == "body"
+    large = b'{"handler":"h","in":"1s","payload":{"a":"' + b"x" * 1_500_000 + b'"}}'
+    assert field_of(served.ask("POST", "/jobs", content=large, headers=headers)) == "payload"
+    too_large = served.ask("POST", "/jobs", content=b" " * 3_000_000, headers=headers)
+    problem(too_large, 413, "too-large")
+    assert too_large.headers["connection"] == "close"
+    digits = b'{"handler":"h","in":"1s","payload":{"a":' + b"9" * 10_000 + b"}}"
+    problem(served.ask("POST", "/jobs", content=digits, headers=headers), 400, "malformed")
+
+
+def test_another_kind_of_body_is_not_guessed(served: Any) -> None:
+    for kind in ({}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}):
+        problem(served.ask("POST", "/jobs", content=b"{}", headers=kind), 415, "unsupported")
+    problem(
+        served.ask("POST", "/dead/requeue", content=b"{}", headers={"content-type": "text/plain"}),
+        415,
+        "unsupported",
+    )
+
+
+# -- keys ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [("created", 201), ("existing", 200), ("replaced", 200), ("debounced", 200)]
+)
+def test_the_owner_of_a_key_answers(served: Any, store: Any, outcome: str, status: int) -> None:
+    store.owner = lambda command: {"outcome": outcome, "job_id": command.job_id}
+    answer = served.post("/jobs", {**IN_AN_HOUR, "key": "invoice-55"})
+    assert answer.status_code == status
+    assert answer.json()["id"] == keyed_id("invoice-55")
+    assert answer.json()["status"] == outcome
+    (command,) = store.commands
+    assert command.requested_by == "local"
+
+
+def test_a_key_that_is_taken_is_a_conflict(served: Any, store: Any) -> None:
+    store.owner = lambda _: {"outcome": "rejected"}
+    body = problem(served.post("/jobs", {**IN_AN_HOUR, "key": "k", "on_conflict": "reject"}), 409, "refused")
+    assert body["outcome"] == "rejected"
+
+
+def test_without_an_owner_it_is_accepted(served: Any) -> None:
+    answer = served.post("/jobs?wait=20ms", {**IN_AN_HOUR, "key": "k"})
+    assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
+    assert field_of(served.post("/jobs?wait=1h", {**IN_AN_HOUR, "key": "k"})) == "wait"
+
+
+def test_an_idempotency_key_makes_the_same_job_on_every_server(serve: Any, store: Any) -> None:
+    one, other = serve(), serve()
+    answers = iter(["created", "existing"])
+    store.owner = lambda _: {"outcome": next(answers)}
+    key = {"idempotency-key": "once"}
+    first = one.post("/jobs", IN_AN_HOUR, headers=key)
+    again = other.post("/jobs", dict(reversed(IN_AN_HOUR.items())), headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    made = store.commands[0]
+    assert (made.key, made.unique) == ("http/local/once", "86400000ms")
+    assert made.headers == store.commands[1].headers
+
+
+def test_the_same_idempotency_key_for_another_request_is_a_conflict(served: Any, store: Any) -> None:
+    from dataclasses import replace
+
+    key = {"idempotency-key": "once"}
+    store.owner = lambda _: {"outcome": "created"}
+    id_ = served.post("/jobs", IN_AN_HOUR, headers=key).json()["id"]
+    (made,) = store.commands
+    run = replace(pending(store, id_), headers=made.headers, key=made.key)
+    store._append(
+        store.names.jobs,
+        store.layout.home(id_),
+        b"k/" + made.key.encode(),
+        codec.KEY_STATE.encode(key_state(run)),
+    )
+    store.owner = lambda _: {"outcome": "existing"}
+    assert served.post("/jobs", IN_AN_HOUR, headers=key).status_code == 200
+    answer = served.post("/jobs", {**IN_AN_HOUR, "in": "2h"}, headers=key)
+    problem(answer, 422, "idempotency-conflict")
+
+
+def key_state(run: Any) -> Any:
+    from pipeline.core.job import KeyState
+
+    return KeyState(incarnation=0, phase="pending", highest_run=0, unique="finished", changed_at=1, run=run)
+
+
+def pending(store: Any, id_: str) -> Any:
+    from pipeline.core.job import Run
+
+    now = store.clock.now()
+    return Run(
+        job_id=id_,
+        occurrence_id=f"{id_}.0",
+        due_at=now + 3_600_000,
+        run=1,
+        queue="default",
+        handler="email.send",
+        created_at=now,
+        nominal_at=now + 3_600_000,
+        idempotency_key=f"{id_}.0",
+        payload=b"{}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "field"),
+    [
+        ("k", {**IN_AN_HOUR, "key": "own"}, "Idempotency-Key"),
+        ("x" * 300, IN_AN_HOUR, "Idempotency-Key"),
+        ("k", {**IN_AN_HOUR, "unique": "1h"}, "unique"),
+    ],
+)
+def test_idempotency_keys_that_make_no_sense(served: Any, key: str, body: Any, field: str) -> None:
+    assert field_of(served.post("/jobs", body, headers={"idempotency-key": key})) == field
+
+
+def test_a_repeated_requeue_has_the_same_command(serve: Any, store: Any) -> None:
+    one, other = serve(), serve()
+    id_ = one.post("/jobs", IN_AN_HOUR).json()["id"]
+    store.owner = lambda command: {"outcome": "requeued", "job_id": command.job_id, "run": 2}
+    for served, key in ((one, "a"), (other, "a"), (one, "b")):
+        answer = served.post(f"/jobs/{id_}/requeue", headers={"idempotency-key": key})
+        assert answer.json()["outcome"] == "requeued"
+    one_, again, another = (command.command_id for command in store.commands)
+    assert one_ == again != another
+
+
+# -- a stream ------------------------------------------------------------------------------------------------
+
+
+def lines(*requests: Any) -> bytes:
+    return b"".join(
+        (each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in requests
+    )
+
+
+def test_a_stream_stores_good_lines_and_numbers_bad_ones(served: Any, store: Any) -> None:
+    body = lines(
+        IN_AN_HOUR,
+        b"",
+        {"handler": "h"},
+        b"{",
+        IN_AN_HOUR,
+        [1],
+        {**IN_AN_HOUR, "x": 1},
+        {**IN_AN_HOUR, "queue": "no"},
+        {**IN_AN_HOUR, "queue": "no"},
+        b"\xff",
+        {**IN_AN_HOUR, "key": "k"},
+    )
+    answer = served.ask("POST", "/jobs", content=body, headers=NDJSON)
+    assert answer.status_code == 200
+    told = answer.json()
+    assert (told["accepted"], told["rejected"]) == (3, 7)
+    assert [(each["line"], each["field"]) for each in told["errors"]] == [
+        (3, "at"),
+        (4, "line"),
+        (6, "body"),
+        (7, "x"),
+        (8, "queue"),
+        (9, "queue"),
+        (10, "line"),
+    ]
+    assert len(store.jobs()) == 3
+    assert answer.headers["dueline-position"]
+    (audit,) = served.audits()
+    assert (audit.detail["verb"], audit.detail["accepted"]) == ("jobs.create", "3")
+
+
+def test_a_stream_of_any_length_costs_bounded_errors_and_is_counted(served: Any, store: Any) -> None:
+    body = lines(*[IN_AN_HOUR] * 3_000, *[b"x"] * 500)
+    told = served.ask("POST", "/jobs", content=body, headers=NDJSON).json()
+    assert (told["accepted"], told["rejected"], len(told["errors"])) == (3_000, 500, bulk.TOLD)
+    assert len({record.key() for record in store.jobs()}) == 3_000
+
+
+def test_a_line_that_is_too_long_ends_the_stream(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.server import body as bodies
+
+    monkeypatch.setattr(bodies, "LINE_LIMIT", 1_000)
+
+    async def body() -> Any:
+        yield lines(IN_AN_HOUR) + b"x" * 900
+        yield b"x" * 900
+        yield lines(b"", IN_AN_HOUR)
+
+    told = served.ask("POST", "/jobs", content=body(), headers=NDJSON).json()
+    assert [(each["line"], each["field"]) for each in told["errors"]] == [(2, "line")]
+    assert (told["accepted"], len(store.jobs())) == (1, 1)
+
+
+def test_a_stream_that_breaks_off_leaves_what_came(served: Any, store: Any) -> None:
+    from starlette.requests import ClientDisconnect
+
+    from pipeline.server.access import LOCAL
+
+    async def create() -> Any:
+        async def broken() -> Any:
+            yield lines(*[IN_AN_HOUR] * 250)
+            raise ClientDisconnect
+
+        return await served.services.actions.create_jobs(LOCAL, broken())
+
+    with pytest.raises(ClientDisconnect):
+        served.run(create())
+    assert len(store.jobs()) == 250
+    (audit,) = served.audits()
+    assert audit.detail["verb"] == "jobs.create"
+
+
+def test_a_stream_has_no_idempotency_key(served: Any) -> None:
+    answer = served.ask(
+        "POST", "/jobs", content=lines(IN_AN_HOUR), headers={**NDJSON, "idempotency-key": "k"}
+    )
+    assert field_of(answer) == "Idempotency-Key"
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def test_pages_go_on_where_they_ended(served: Any) -> None:
+    ids = [served.post("/jobs", {"handler": "h", "in": f"{n}h"}).json()["id"] for n in range(1, 8)]
+    found, cursor = [], ""
+    while True:
+        page = served.get(f"/jobs?limit=3{cursor}").json()
+        found += [row["id"] for row in page["items"]]
+        if page["cursor"] is None:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert found == ids
+    assert served.get("/jobs/count").json() == {"count": 7, "capped": False}
+    assert field_of(served.get("/jobs?cursor=bogus")) == "cursor"
+    assert field_of(served.get("/jobs?nope=1")) == "nope"
+
+
+def test_a_job_that_is_not_there(served: Any) -> None:
+    problem(served.get(f"/jobs/{NOTHING}"), 404, "not-found")
+    assert field_of(served.get("/jobs/<script>")) == "id"
+    assert "<script>" not in served.get("/jobs/%3Cscript%3E").text
+
+
+# -- changing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "outcome", "status"),
+    [
+        ("cancel", None, "cancelled", 200),
+        ("cancel", {}, "fired", 409),
+        ("cancel", None, None, 202),
+        ("reschedule", {"in": "2h"}, "rescheduled", 200),
+        ("reschedule", {"at": "2030-01-31T09:30:00Z"}, "cancelled", 409),
+        ("reschedule", {"in": "2h"}, "fired", 409),
+        ("requeue", None, "requeued", 200),
+        ("requeue", None, "pending", 409),
+        ("requeue", None, "cancelled", 409),
+    ],
+)
+def test_what_an_owner_answers_has_a_status(
+    served: Any, store: Any, path: str, body: Any, outcome: str | None, status: int
+) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    store.owner = lambda command: None if outcome is None else {"outcome": outcome, "job_id": command.job_id}
+    wait = "30ms" if outcome is None else "10s"
+    answer = served.post(f"/jobs/{id_}/{path}?wait={wait}", body)
+    assert answer.status_code == status, answer.text
+    assert store.commands[-1].requested_by == "local"
+    if status == 200:
+        assert answer.headers["dueline-position"]
+    if status == 409:
+        assert problem(answer, 409, "refused")["outcome"] in ("too_late", "cancelled", "pending")
+    assert f"job.{path}" in {each.detail["verb"] for each in served.audits()}
+
+
+def test_what_an_owner_forgot_is_looked_up(served: Any, store: Any) -> None:
+    id_ = served.post("/jobs", {"handler": "h", "in": "0s"}).json()["id"]
+    (run,) = store.runs()
+    store.fire(run)
+    store.ack(run, AckState.SUCCEEDED)
+    store.owner = lambda _: {"outcome": "not_found"}
+    assert problem(served.post(f"/jobs/{id_}/cancel"), 409, "refused")["outcome"] == "too_late"
+    problem(served.post(f"/jobs/{NOTHING}/cancel"), 404, "not-found")
+
+
+def test_a_payload_is_replaced(served: Any, store: Any) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    store.owner = lambda _: {"outcome": "updated"}
+    assert served.ask("PATCH", f"/jobs/{id_}", json={"payload": {"a": 10**30}}).json()["outcome"] == "updated"
+    assert store.commands[-1].payload == b'{"a":%d}' % 10**30
+    for body, field in (
+        ({}, "payload"),
+        ({"payload": None}, "payload"),
+        ({"payload": 1}, "payload"),
+        ({"x": 1}, "x"),
+    ):
+        assert field_of(served.ask("PATCH", f"/jobs/{id_}", json=body)) == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (f"/jobs/{NOTHING}/reschedule", {}, "at"),
+        (f"/jobs/{NOTHING}/reschedule", {"at": "2030-01-31T09:30:00Z", "in": "1h"}, "at"),
+        (f"/jobs/{NOTHING}/reschedule", {"in": "soon"}, "in"),
+        (f"/jobs/{NOTHING}/cancel", {"stop": 1}, "stop"),
+        (f"/jobs/{NOTHING}/cancel", {"force": True}, "force"),
+        ("/jobs/nothing/cancel", None, "id"),
+        (f"/jobs/{NOTHING}/requeue", {"x": 1}, "body"),
+    ],
+)
+def test_changes_that_make_no_sense(served: Any, store: Any, path: str, body: Any, field: str) -> None:
+    assert field_of(served.post(path, body)) == field
+    assert store.commands == []
+
+
+# -- changing many -------------------------------------------------------------------------------------------
+
+
+def test_many_are_counted_first_and_then_changed(served: Any, store: Any) -> None:
+    ids = [served.post("/jobs", {**IN_AN_HOUR, "labels": {"n": str(n % 2)}}).json()["id"] for n in range(6)]
+    store.owner = lambda command: {"outcome": "cancelled", "job_id": command.job_id}
+    half = {
+        "verb": "cancel",
+        "filter": {"handler": "email.send", "labels": {"n": "1"}, "status": ["pending"]},
+    }
+    assert served.post("/jobs/bulk", {**half, "dry_run": True}).json()["matched"] == 3
+    assert store.commands == []
+    assert served.post("/jobs/bulk", half).json()["counts"] == {"cancelled": 3}
+    assert sorted(command.job_id for command in store.commands) == sorted(ids[1::2])
+    named = served.post("/jobs/bulk", {"verb": "cancel", "ids": [ids[0], ids[0], NOTHING]}).json()
+    assert named["matched"] == 2
+    counts = [each.detail["count"] for each in served.audits() if each.detail["verb"] == "jobs.cancel"]
+    assert sorted(counts) == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"verb": "purge", "ids": []}, "verb"),
+        ({"verb": "cancel"}, "ids"),
+        ({"verb": "cancel", "ids": [NOTHING], "filter": {"handler": "h"}}, "ids"),
+        ({"verb": "cancel", "ids": ["nothing"]}, "ids[0]"),
+        ({"verb": "cancel", "ids": [1]}, "ids"),
+        ({"verb": "cancel", "filter": {}}, "filter"),
+        ({"verb": "cancel", "filter": {"x": 1}}, "x"),
+        ({"verb": "cancel", "filter": {"status": ["gone"]}}, "status"),
+        ({"verb": "cancel", "filter": {"labels": {"a": 1}}}, "labels"),
+        ({"verb": "cancel", "filter": {"due_from": "x"}}, "due_from"),
+        ({"verb": "reschedule", "ids": [NOTHING]}, "at"),
+        ({"verb": "cancel", "ids": [NOTHING], "limit": 0}, "limit"),
+        ({"ids": [NOTHING]}, "verb"),
+    ],
+)
+def test_bulk_changes_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
+    assert field_of(served.post("/jobs/bulk", body)) == field
+    assert store.commands == []
+
+
+def test_more_than_the_limit_is_refused_whole(served: Any, store: Any) -> None:
+    for _ in range(3):
+        served.post("/jobs", IN_AN_HOUR)
+    body = {"verb": "cancel", "filter": {"handler": "email.send"}, "limit": 2}
+    problem(served.post("/jobs/bulk", body), 409, "refused")
+    assert store.commands == []

@@ -1,0 +1,101 @@
+"""Bounds of what one client can make a server do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+
+from pipeline.server import limits
+from pipeline.server.limits import Rates, pieces_of, whole_body
+from pipeline.server.problems import TooLarge, TooMany, TooSlow
+
+
+def request_of(*pieces: bytes, length: str | None = None, ends: bool = True) -> Request:
+    """A request whose body comes in these pieces; without an end it goes silent."""
+    messages: list[Any] = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop(0)
+        if not ends:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    headers = [] if length is None else [(b"content-length", length.encode())]
+    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
+
+
+def test_a_body_is_read_up_to_its_limit() -> None:
+    assert asyncio.run(whole_body(request_of(b"ab", b"c"), 3)) == b"abc"
+    assert asyncio.run(whole_body(request_of(), 3)) == b""
+    with pytest.raises(TooLarge):
+        asyncio.run(whole_body(request_of(b"ab", b"cd"), 3))
+
+
+@pytest.mark.parametrize("length", ["4", "9" * 30])
+def test_what_says_that_it_is_too_large_is_not_read(length: str) -> None:
+    with pytest.raises(TooLarge):
+        asyncio.run(whole_body(request_of(length=length, ends=False), 3))
+
+
+def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAUSE_S", 0.02)
+    with pytest.raises(TooSlow):
+        asyncio.run(whole_body(request_of(b"a", ends=False), 3))
+
+
+def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_S", -1)
+    with pytest.raises(TooSlow):
+        asyncio.run(whole_body(request_of(b"a", b"b"), 3))
+
+
+def test_a_client_that_goes_away_ends_it() -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def read() -> None:
+        async for _ in pieces_of(Request({"type": "http", "headers": []}, receive)):
+            pass
+
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(read())
+
+
+def test_each_has_a_rate_of_its_own_and_a_second_ahead() -> None:
+    clock = [100.0]
+    rates = Rates(10, lambda: clock[0])
+    for _ in range(10):
+        rates.take("a")
+    with pytest.raises(TooMany) as error:
+        rates.take("a")
+    assert error.value.retry_s == 1
+    rates.take("b")
+    clock[0] += 0.1
+    rates.take("a")
+    with pytest.raises(TooMany):
+        rates.take("a")
+    clock[0] += 100
+    for _ in range(10):
+        rates.take("a")
+
+
+def test_the_rates_of_many_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRINCIPALS", 5)
+    rates = Rates(1)
+    for n in range(20):
+        rates.take(str(n))
+    assert len(rates._full_at) == 5
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(serve: Any) -> None:
+    served = serve(server_rate=3)
+    for _ in range(3):
+        assert served.get("/me").status_code == 200
+    answer = served.get("/me")
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["type"] == "urn:dueline:problem:too-many"

@@ -1,0 +1,245 @@
+"""Schedules over HTTP: each verb, tags of versions, previews."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit.server.test_jobs_api import field_of, problem
+
+from pipeline import codec
+from pipeline.core.keys import schedule_key
+from pipeline.core.schedule import Schedule, ScheduleSpec
+from pipeline.ports import Put
+
+DAILY = {"id": "daily", "handler": "report", "cron": "0 10 * * *", "tz": "Europe/Berlin"}
+
+
+def stored(store: Any, **fields: Any) -> None:
+    """The record of a schedule, as its owner would write it."""
+    now = store.clock.now()
+    spec = ScheduleSpec(id="daily", handler="report", cron="0 10 * * *", tz="Europe/Berlin", source="api")
+    state = Schedule(
+        **{
+            "incarnation": 7,
+            "revision": 3,
+            "created_at": now,
+            "changed_at": now,
+            "last_nominal": now,
+            **fields,
+        },
+        spec=spec,
+    )
+    home = store.layout.home_of_name("daily")
+    store.cluster.append(Put(store.names.jobs, home, schedule_key("daily"), codec.SCHEDULE.encode(state)))
+
+
+def known(served: Any, eventually: Any) -> Any:
+    eventually(lambda: served.get("/schedules/daily").status_code == 200)
+    return served.get("/schedules/daily")
+
+
+def test_a_schedule_is_created_by_its_owner(served: Any, store: Any) -> None:
+    store.owner = lambda _: {"outcome": "created", "detail": {"next_due": "1800010800000", "revision": "1"}}
+    answer = served.post("/schedules", DAILY)
+    assert answer.status_code == 201
+    assert answer.json() == {
+        "id": "daily",
+        "outcome": "created",
+        "next_due": "2027-01-15T11:00:00.000Z",
+        "revision": 1,
+    }
+    (command,) = store.commands
+    assert (command.verb, command.requested_by, command.spec.source) == ("schedule.create", "local", "api")
+    (audit,) = served.audits()
+    assert (audit.detail["verb"], audit.detail["schedule"]) == ("schedule.create", "daily")
+
+
+def test_one_that_is_there_is_the_same_or_a_conflict(served: Any, store: Any) -> None:
+    stored(store)
+    store.owner = lambda _: {"outcome": "existing", "detail": {"revision": "3"}}
+    answer = served.post("/schedules", DAILY)
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "existing")
+    problem(served.post("/schedules", {**DAILY, "cron": "0 11 * * *"}), 409, "refused")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**DAILY, "cron": "0 25 * * *"}, "cron"),
+        ({**DAILY, "tz": "Nowhere"}, "tz"),
+        ({**DAILY, "bogus": 1}, "bogus"),
+        ({**DAILY, "id": "No"}, "id"),
+        ({**DAILY, "source": "cli"}, "source"),
+        ({**DAILY, "handler": 1}, "handler"),
+        ({**DAILY, "queue": "nowhere"}, "queue"),
+        ({**DAILY, "payload": [1]}, "payload"),
+        ({**DAILY, "start": "x"}, "start"),
+        ({**DAILY, "overlap": "both"}, "overlap"),
+        ({"id": "daily", "handler": "h"}, "cron"),
+        ({"handler": "h", "cron": "@daily"}, "id"),
+    ],
+)
+def test_what_is_wrong_is_named(served: Any, store: Any, body: Any, field: str) -> None:
+    assert field_of(served.post("/schedules", body)) == field
+    assert store.commands == []
+
+
+def test_a_change_is_made_to_what_was_read(served: Any, store: Any, eventually: Any) -> None:
+    stored(store)
+    read = known(served, eventually)
+    tag = read.headers["etag"]
+    assert tag == f'"{read.json()["etag"]}"'
+    same = served.get("/schedules/daily", headers={"if-none-match": tag})
+    assert (same.status_code, same.text) == (304, "")
+    store.owner = lambda _: {"outcome": "updated", "detail": {"revision": "4"}}
+    patch = {"cron": "0 12 * * *", "tz": None}
+    answer = served.ask("PATCH", "/schedules/daily", json=patch, headers={"if-match": tag})
+    assert answer.json()["outcome"] == "updated"
+    (command,) = store.commands
+    assert (command.spec.cron, command.spec.tz, command.detail["revision"]) == ("0 12 * * *", "UTC", "3")
+    stored(store, revision=4)
+    eventually(lambda: served.get("/schedules/daily").headers["etag"] != tag)
+    problem(served.ask("PATCH", "/schedules/daily", json=patch, headers={"if-match": tag}), 412, "stale")
+    assert len(store.commands) == 1
+
+
+def test_who_loses_a_race_is_told_so(served: Any, store: Any, eventually: Any) -> None:
+    stored(store)
+    known(served, eventually)
+    store.owner = lambda _: {"outcome": "refused", "reason": "revision: it is 4 by now, not 3"}
+    problem(served.ask("PATCH", "/schedules/daily", json={"cron": "@daily"}), 412, "stale")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "field"),
+    [
+        ({}, {}, "body"),
+        ({"id": "x"}, {}, "id"),
+        ({"handler": None}, {}, "handler"),
+        ({"cron": "no"}, {}, "cron"),
+        ({"cron": "@daily"}, {"if-match": "7"}, "If-Match"),
+        ({"cron": "@daily"}, {"if-match": '"'}, "If-Match"),
+    ],
+)
+def test_changes_that_make_no_sense(
+    served: Any, store: Any, eventually: Any, body: Any, headers: Any, field: str
+) -> None:
+    stored(store)
+    known(served, eventually)
+    assert field_of(served.ask("PATCH", "/schedules/daily", json=body, headers=headers)) == field
+    assert store.commands == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "verb", "outcome"),
+    [
+        ("POST", "/pause", {"note": "why"}, "schedule.pause", "paused"),
+        ("POST", "/pause", None, "schedule.pause", "paused"),
+        ("POST", "/resume", None, "schedule.resume", "resumed"),
+        ("POST", "/trigger", {"overlap": "skip"}, "schedule.trigger", "fired"),
+        ("DELETE", "", None, "schedule.delete", "deleted"),
+        ("DELETE", "/backfills/b1", None, "schedule.cancel_backfill", "cancelled"),
+    ],
+)
+def test_each_verb_asks_the_owner(
+    served: Any, store: Any, method: str, path: str, body: Any, verb: str, outcome: str
+) -> None:
+    store.owner = lambda _: {"outcome": outcome, "detail": {"revision": "4"}}
+    given = {} if body is None else {"json": body}
+    answer = served.ask(method, f"/schedules/daily{path}", **given)
+    assert (answer.status_code, answer.json()["outcome"]) == (200, outcome)
+    (command,) = store.commands
+    assert (command.verb, command.schedule_id, command.requested_by) == (verb, "daily", "local")
+    store.owner = lambda _: {"outcome": "not_found"}
+    problem(served.ask(method, f"/schedules/daily{path}", **given), 404, "not-found")
+    store.owner = lambda _: None
+    assert served.ask(method, f"/schedules/daily{path}?wait=20ms", **given).status_code == 202
+
+
+def test_a_trigger_that_is_skipped_is_a_conflict(served: Any, store: Any) -> None:
+    store.owner = lambda _: {"outcome": "skipped"}
+    body = problem(served.post("/schedules/daily/trigger", {"overlap": "skip"}), 409, "refused")
+    assert body["outcome"] == "skipped"
+
+
+def test_a_backfill_is_counted_before_it_is_asked_for(served: Any, store: Any) -> None:
+    stored(store)
+    span = {"from": "2027-01-01T00:00:00Z", "to": "2027-01-11T00:00:00Z"}
+    counted = served.post("/schedules/daily/backfill", {**span, "dry_run": True}).json()
+    assert counted == {"id": "daily", "outcome": "counted", "backfill": None, "total": 10}
+    problem(served.post("/schedules/daily/backfill", {**span, "limit": 9}), 409, "refused")
+    assert store.commands == []
+    store.owner = lambda _: {"outcome": "started", "detail": {"backfill": "b1"}}
+    started = served.post("/schedules/daily/backfill", {**span, "rate": 5, "reverse": True}).json()
+    assert (started["outcome"], started["backfill"], started["total"]) == ("started", "b1", 10)
+    (command,) = store.commands
+    assert command.detail["rate"] == "5"
+    problem(served.post("/schedules/nothing/backfill", span), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "from"),
+        ({"from": "2027-01-01T00:00:00Z"}, "to"),
+        ({"from": "2027-01-02T00:00:00Z", "to": "2027-01-01T00:00:00Z"}, "to"),
+        ({"from": "2027-01-01T00:00:00Z", "to": "2030-01-01T00:00:00Z"}, "to"),
+        ({"from": "x", "to": "2027-01-01T00:00:00Z"}, "from"),
+        ({"from": "2027-01-01T00:00:00Z", "to": "2027-01-02T00:00:00Z", "rate": 0}, "rate"),
+        ({"from": "2027-01-01T00:00:00Z", "to": "2027-01-02T00:00:00Z", "overlap": "x"}, "overlap"),
+    ],
+)
+def test_backfills_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
+    stored(store)
+    assert field_of(served.post("/schedules/daily/backfill", body)) == field
+    assert store.commands == []
+
+
+# -- previews ------------------------------------------------------------------------------------------------
+
+
+def test_a_preview_tells_of_the_nights_on_which_the_clock_changes(served: Any) -> None:
+    body = {"cron": "30 2 * * *", "tz": "Europe/Berlin", "from": "2027-03-27T00:00:00Z", "count": 2}
+    view = served.post("/schedules/preview", body).json()
+    assert view["words"] == "every day at 02:30 Berlin"
+    usual, moved = view["instants"]
+    assert (usual["at"], usual["note"]) == ("2027-03-27T01:30:00.000Z", None)
+    assert (moved["local"], moved["note"]) == (
+        "2027-03-28T03:00:00+02:00",
+        "the clock goes forward by 1 hour right before it",
+    )
+    assert len(served.post("/schedules/preview", {"every": "90s"}).json()["instants"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "cron"),
+        ({"cron": "x"}, "cron"),
+        ({"every": "1h", "after": "finish"}, "after"),
+        ({"cron": "@daily", "count": 0}, "count"),
+        ({"cron": "@daily", "count": 1_001}, "count"),
+        ({"cron": "@daily", "from": "x"}, "from"),
+        ({"cron": "@daily", "handler": "h"}, "handler"),
+    ],
+)
+def test_previews_that_make_no_sense(served: Any, body: Any, field: str) -> None:
+    assert field_of(served.post("/schedules/preview", body)) == field
+
+
+def test_what_a_file_would_change_is_told(served: Any, store: Any) -> None:
+    stored(store)
+    body = {"name": "jobs.tab", "text": "0 10 * * * /bin/report\n"}
+    view = served.post("/schedules/sync", body).json()
+    assert len(view["create"]) == 1
+    assert view["problems"] == []
+    broken = served.post("/schedules/sync", {**body, "text": "99 * * * * x\n"}).json()
+    assert broken["problems"][0]["line"] == 1
+    assert store.commands == []
+    for change, field in (
+        ({"name": "a b"}, "name"),
+        ({"format": "beat"}, "format"),
+        ({"text": None}, "text"),
+    ):
+        assert field_of(served.post("/schedules/sync", {**body, **change})) == field

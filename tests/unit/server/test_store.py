@@ -1,0 +1,65 @@
+"""Appends that an event loop awaits, while reports come from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import NotFound, StoreUnreachable
+from pipeline.server.store import Confirmation
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads give way to each other as often as can be."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("often")
+def test_reports_of_several_threads_at_once_are_all_heard() -> None:
+    async def confirm() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(50):
+            told: list[Any] = []
+            confirmation = Confirmation(400, told.append, loop.create_future())
+
+            def report(first: int, confirmation: Confirmation = confirmation) -> None:
+                for number in range(first, 400, 4):
+                    confirmation.report(number, None, number, 0)
+
+            threads = [threading.Thread(target=report, args=(n,)) for n in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert told
+            assert confirmation.settle()
+            assert confirmation.settle(), "told twice, it is the same"
+            assert await confirmation.future == list(range(400))
+
+    asyncio.run(confirm())
+
+
+def test_one_that_is_not_stored_is_the_answer() -> None:
+    async def confirm(error: Exception) -> None:
+        told: list[Any] = []
+        confirmation = Confirmation(2, told.append, asyncio.get_running_loop().create_future())
+        confirmation.report(1, error, -1, -1)
+        assert told == []
+        confirmation.report(0, None, 7, 0)
+        assert told == [confirmation]
+        assert not confirmation.settle()
+        await confirmation.future
+
+    with pytest.raises(RuntimeError, match="full"):
+        asyncio.run(confirm(RuntimeError("full")))
+    with pytest.raises(StoreUnreachable, match="coming back"):
+        asyncio.run(confirm(NotFound("topic t does not exist")))
