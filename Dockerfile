@@ -5,12 +5,12 @@ WORKDIR /src
 ENV UV_PROJECT_ENVIRONMENT=/opt/dueline UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
 # Dependencies alone first: they change less often than the code.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-default-groups --no-install-project
+RUN uv sync --frozen --no-default-groups --extra server --no-install-project
 COPY README.md LICENSE CHANGELOG.md ./
 COPY schemas schemas
 COPY examples examples
 COPY pipeline pipeline
-RUN uv sync --frozen --no-default-groups --no-editable
+RUN uv sync --frozen --no-default-groups --extra server --no-editable
 
 FROM python:3.13.9-slim-bookworm
 COPY --from=build /opt/dueline /opt/dueline

@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 SIDE_BY_SIDE := -n auto --dist loadfile # broker tests wait most of their time; each process has a broker of its own
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean
+.PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean browser pictures
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,12 @@ dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
 test: coverage ## unit with coverage, conformance, short simulation, integration, acceptance; but for the slow ones
-	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit $(SIDE_BY_SIDE) -m "not slow" --durations=15
+	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit --ignore=tests/browser $(SIDE_BY_SIDE) -m "not slow" --durations=15
 
 slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
-	@$(PYTEST) tests --ignore=tests/nemesis $(SIDE_BY_SIDE) -m slow --durations=15
+	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/browser $(SIDE_BY_SIDE) -m slow --durations=15
 
-check: lint type layers test slow sim ## everything that must be green before a commit lands
+check: lint type layers test slow browser sim ## everything that must be green before a commit lands
 
 lint: $(STAMP) ## ruff: format and rules
 	@$(BIN)/ruff format --check .
@@ -66,6 +66,12 @@ integration: $(STAMP) ## against the real embedded broker
 
 acceptance: $(STAMP) ## the command line in subprocesses
 	@$(PYTEST) tests/acceptance
+
+browser: $(STAMP) ## the console in a real Chromium, which must be installed (Debian: apt-get install chromium)
+	@$(PYTEST) tests/browser --durations=5
+
+pictures: $(STAMP) ## the pictures of docs/console.md, from the installation of the browser tests
+	@PYTHONPATH=tests $(BIN)/python -m browser.pictures docs/pictures
 
 nemesis: $(STAMP) ## dispatchers and workers killed and frozen at every step; rules left out that must be caught
 	@$(PYTEST) tests/nemesis

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import click
 
+from pipeline.cli import interrupt
 from pipeline.cli.output import note, remember_json
 from pipeline.core.errors import DuelineError
 
@@ -39,8 +40,11 @@ COMMANDS: Mapping[str, Place] = {
     "config": Place("config", "config", "Show every setting, its source and its meaning."),
     "dispatcher": Place("run", "dispatcher", "Run a dispatcher: fires due jobs."),
     "worker": Place("run", "worker", "Run a worker: executes fired jobs."),
+    "server": Place("server", "server", "Serve the HTTP API and the console."),
+    "token": Place("token", "token", "Say who may use the HTTP API and the console."),
     "job": Place("job", "job", "Create, read and change jobs."),
     "cron": Place("cron", "cron", "Create, read and change recurring schedules."),
+    "queue": Place("queue", "queue", "See what waits in the queues; pause, resume or purge one."),
     "dead": Place("dead", "dead", "List and requeue dead letters."),
     "replay": Place("replay", "replay", "Run again what failed or was lost in a window of time."),
     "backup": Place("backup", "backup", "Write all that is still owed to a directory, while it runs."),
@@ -109,6 +113,16 @@ accept_json(dueline)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; an expected error is one line on stderr, no traceback.
     `argv` defaults to the process's own. A command may return its exit code."""
+    interrupt.remembered()
+    try:
+        return _run(argv)
+    except Exception:
+        if interrupt.came():
+            return INTERRUPTED
+        raise
+
+
+def _run(argv: Sequence[str] | None) -> int:
     if sys.stdout is None:  # closed by the caller; said before anything is done whose answer would be lost
         note("stdout is closed: redirect it to a file or to /dev/null")
         return 1

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from pipeline.cli.cron_input import id_argument, named_as_options, policy_options, read
-from pipeline.cli.output import emit, json_wanted, note, table
+from pipeline.cli.output import emit, harmless, json_wanted, note, table
 
 MOST = 100_000
-_HOUR = timedelta(hours=1)
 
 
 @click.command("list", short_help="List all schedules.")
@@ -55,13 +54,8 @@ def _crontab(views: list[dict[str, Any]]) -> str:
 
 
 def _flags(view: Mapping[str, Any]) -> str:
-    paused = "" if view["paused"] is None else f"paused: {_line(view['paused'])}".rstrip(": ")
+    paused = "" if view["paused"] is None else f"paused: {harmless(view['paused'], 80)}".rstrip(": ")
     return ", ".join(part for part in (paused, "overdue" if view["overdue"] else "") if part)
-
-
-def _line(text: str) -> str:
-    """A user's text, harmless to the terminal."""
-    return "".join(char if char.isprintable() else "·" for char in text)[:80]
 
 
 @click.command("describe", short_help="Show a schedule with its last and next instants.")
@@ -81,7 +75,7 @@ def describe(id_: str) -> None:
 def _description(view: Mapping[str, Any]) -> str:
     spec, counters = view["spec"], view["counters"]
     state = view["state"] + (
-        "" if view["paused"] is None else f" ({_line(view['paused'])})".replace(" ()", "")
+        "" if view["paused"] is None else f" ({harmless(view['paused'], 80)})".replace(" ()", "")
     )
     state += f" ({view['ended']})" if view["ended"] else ""
     skipped = ", ".join(f"{n} {reason}" for reason, n in counters["skipped"].items()) or "none"
@@ -115,7 +109,7 @@ _SAID = ("id", "handler", "queue", "tz", "source", "version")
 
 
 def _value(value: Any) -> str:
-    return _line(value if isinstance(value, str) else repr(value))
+    return harmless(value if isinstance(value, str) else repr(value), 80)
 
 
 def _section(name: str, views: list[dict[str, Any]], columns: tuple[str, ...]) -> list[str]:
@@ -160,6 +154,7 @@ def preview(expression: str, after: str | None, count: int, schedule_id: str | N
 
 
 def _lines(shown: list[str], instants: list[datetime], zone_name: str) -> Iterator[str]:
+    from pipeline.core.nights import unusual
     from pipeline.core.zones import zone_of
 
     zone = zone_of(zone_name).info
@@ -167,19 +162,3 @@ def _lines(shown: list[str], instants: list[datetime], zone_name: str) -> Iterat
         local = instant.astimezone(zone)
         marks = unusual(instant, local)
         yield f"{text}  {local:%a} {local.isoformat(sep=' ', timespec='seconds')}{f'  {marks}' if marks else ''}"
-
-
-def unusual(instant: datetime, local: datetime) -> str:
-    """What the zone's clock does at this instant that it does on few nights of a year; empty if nothing."""
-    before = (instant - timedelta(milliseconds=1)).astimezone(local.tzinfo)
-    gained = (local.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
-    if gained > timedelta():
-        return f"the clock goes forward by {_spoken(gained)} right before it"
-    first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
-    if first is not None and second is not None and first > second:
-        return f"this time comes twice: the {'second' if local.fold else 'first'} pass"
-    return ""
-
-
-def _spoken(length: timedelta) -> str:
-    return "1 hour" if length == _HOUR else f"{length // timedelta(minutes=1)} minutes"

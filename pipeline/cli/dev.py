@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import click
 
 from pipeline.adapters.kafka_admin import ensure_topics
+from pipeline.cli import interrupt
 from pipeline.cli.events import readable
 from pipeline.cli.output import emit, note
-from pipeline.config import KAFKA_PREFIX, Settings, load_settings, running_dev_store
+from pipeline.cli.server import NEEDED
+from pipeline.config import KAFKA_PREFIX, Settings, dev_server, load_settings, running_dev_store, variable
 from pipeline.core.errors import InvalidInput, Refused
 from pipeline.dev import jars
-from pipeline.dev.broker import PREFERRED_PORT, EmbeddedBroker
+from pipeline.dev.broker import HOST, PREFERRED_PORT, EmbeddedBroker, free_port
 from pipeline.dev.running import StoreTaken
 from pipeline.dev.supervisor import Role, Supervisor, command
 
@@ -28,6 +30,9 @@ FIND_TIMEOUT_S = 90.0
 """The other `dueline dev` may be fetching its broker."""
 FIND_INTERVAL_S = 0.1
 DRAIN_MARGIN_S = 5.0
+SERVER_STOP_S = 15.0
+ELSEWHERE = frozenset({variable("url"), variable("token")})
+"""A server that the shell means: what handlers here schedule is for the store here."""
 
 
 class Store(NamedTuple):
@@ -36,6 +41,16 @@ class Store(NamedTuple):
     kind: str
     bootstrap: str
     broker: EmbeddedBroker | None = None
+
+
+class Serving(NamedTuple):
+    """Where the server of this `dueline dev` is: on this machine alone."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
 
 
 @click.command()
@@ -49,10 +64,10 @@ class Store(NamedTuple):
     help=f"Port of the embedded Kafka. Default: {PREFERRED_PORT}, or another if that is taken.",
 )
 def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int | None) -> int:
-    """Run a real Kafka, a dispatcher and a worker here, until Ctrl-C.
+    """Run a real Kafka, a dispatcher, a worker and a server here, until Ctrl-C.
 
-    Prints the store's address when it is up. If another `dueline dev` runs already, prints that one's. A
-    Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
+    Prints the store's address when it is up, and where the console will be. If another `dueline dev` runs already,
+    prints that one's. A Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
 
     The demo handlers are demo.echo (its payload is its result), demo.sleep (takes `seconds`) and demo.fail
     (fails and is retried).
@@ -64,11 +79,11 @@ def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int
     if told and (fresh or port):
         raise InvalidInput("--fresh" if fresh else "--port", f"is for the embedded Kafka, not for {told}")
     # A polite stop while the broker still starts takes the same way out as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt.stoppable()
     with _opened(told, fresh, port) as opened:
         if opened.kind == "running":
             _refuse_unused(opened, app, reload, port)
-            _announce(opened)
+            _announce(opened, dev_server(load_settings().state_dir))
             return 0
         return _run(opened, _settings(opened), app, reload)
 
@@ -126,25 +141,40 @@ def _refuse_unused(running: Store, app: str | None, reload: bool, port: int | No
         )
 
 
-def _announce(store: Store) -> None:
+def _announce(store: Store, server: str | None) -> None:
     words = {
         "embedded": f"store: Kafka {jars.KAFKA_VERSION}, started here, at",
         "running": "store: another `dueline dev` runs Kafka, a dispatcher and a worker at",
         "external": "store: the Kafka you named, at",
     }
     note(f"{words[store.kind]} {store.bootstrap}")
-    emit({"bootstrap": store.bootstrap, "store": store.kind}, lambda data: str(data["bootstrap"]))
+    if server is not None:
+        note(f"console: {server}" + ("" if store.kind == "running" else ", in a moment"))
+    view = {"bootstrap": store.bootstrap, "store": store.kind, "server": server}
+    emit(view, lambda data: str(data["bootstrap"]))
     sys.stdout.flush()
 
 
 def _run(store: Store, settings: Settings, app: str | None, reload: bool) -> int:
     report = ensure_topics(settings)  # before its address is given out: it may be nobody's
-    _announce(store)
+    serving = _serving(settings)
+    if store.broker is not None and serving is not None:
+        store.broker.tell_server(serving.url, settings.prefix)
+    _announce(store, None if serving is None else serving.url)
+    if serving is None:
+        note('the console needs more: pip install "dueline[server]"')
     if store.broker is None:  # that one broker keeps one copy is no news here
         for warning in report.warnings:
             note(warning)
-    roles = _roles(store, settings, ["--app", app or DEMO_APP, *(["--reload"] if reload else [])])
+    worker = ["--app", app or DEMO_APP, *(["--reload"] if reload else [])]
+    roles = _roles(store, settings, worker, serving)
     return Supervisor(roles, TerminalPrinter(_trial(store, app))).run()
+
+
+def _serving(settings: Settings) -> Serving | None:
+    """None: what it needs is not installed."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    return None if missing else Serving(free_port(settings.server_port))
 
 
 def _trial(store: Store, app: str | None) -> str:
@@ -164,7 +194,7 @@ def _settings(store: Store) -> Settings:
     return settings if store.broker is None else replace(settings, kafka={})
 
 
-def _roles(store: Store, settings: Settings, worker: Sequence[str]) -> list[Role]:
+def _roles(store: Store, settings: Settings, worker: Sequence[str], serving: Serving | None) -> list[Role]:
     """What is kept running; `worker` = options of the worker."""
     environment = _environment(store, settings)
     # -P: a directory `pipeline` where the user stands must not hide this package.
@@ -174,6 +204,10 @@ def _roles(store: Store, settings: Settings, worker: Sequence[str]) -> list[Role
         command("dispatcher", [*dueline, "dispatcher"], env=environment),
         command("worker", [*dueline, "worker", *worker], env=environment, stop_timeout_s=patience),
     ]
+    if serving is not None:
+        argv = [*dueline, "server", "--host", HOST, "--port", str(serving.port)]
+        server = command("server", argv, env=environment, stop_timeout_s=SERVER_STOP_S)
+        roles.append(replace(server, ready=None))  # `ready` is about jobs: they need not wait for the console
     if store.broker is not None:
         roles.insert(
             0, Role(name="broker", start=store.broker.respawn, running=store.broker.process, ready=None)
@@ -185,7 +219,7 @@ def _environment(store: Store, settings: Settings) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if store.broker is None or not name.startswith(KAFKA_PREFIX)
+        if (store.broker is None or not name.startswith(KAFKA_PREFIX)) and name not in ELSEWHERE
     }
     return inherited | {
         "DUELINE_BOOTSTRAP_SERVERS": store.bootstrap,

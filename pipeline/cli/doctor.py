@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pipeline import tell_dev_store
-from pipeline.cli.output import emit, note
+from pipeline.cli.output import emit, harmless, note
 from pipeline.config import Settings, load_settings
 from pipeline.doctor import CHECKS, Facts, Finding, Named, Severity, confirmed, examine
 from pipeline.follower import shown_instant
@@ -87,7 +87,7 @@ def _counted(count: int, word: str) -> str:
 def _block(found: Mapping[str, Any]) -> str:
     promise = f"promise {found['promise']}: " if found["promise"] else ""
     return (
-        f"{found['severity']}  {found['check']}: {found['subject']}: {found['problem']}\n"
+        f"{found['severity']}  {found['check']}: {harmless(found['subject'])}: {harmless(found['problem'])}\n"
         f"    endangers  {promise}{found['endangers']}\n"
         f"    mend       {found['remedy']}\n"
     )

@@ -102,4 +102,5 @@ _OPTIONS = {
     "spread": "--spread",
     "wait": "--wait",
     "priority": "--priority",
+    "reason": "--reason",
 }

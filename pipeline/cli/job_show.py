@@ -1,18 +1,22 @@
-"""`dueline job get`, `list` and `why`: read from the topics, no server needed."""
+"""`dueline job get`, `list` and `why`: asked of a running server, else read from the topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.job_input import named_as_options, pair
-from pipeline.cli.output import emit, note, table
-from pipeline.core.errors import InvalidInput
+from pipeline.cli.output import emit, harmless, note, table
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.job import JobStatus
-from pipeline.core.times import parse_instant
+from pipeline.core.times import format_instant, parse_instant
+
+if TYPE_CHECKING:
+    from pipeline.client.http import Http
+    from pipeline.follower import Wanted
 
 LISTED = ("pending", "retrying")
 
@@ -20,16 +24,39 @@ LISTED = ("pending", "retrying")
 @click.command("get", short_help="Show a job with its runs and attempts.")
 @click.argument("id_", metavar="ID")
 def get(id_: str) -> None:
-    """Show a job with its runs and attempts, read from the topics; no server is needed.
+    """Show a job with its runs and attempts: as a running server knows it (DUELINE_URL, or that of `dueline dev`),
+    else read from the topics. Which, is said on stderr.
 
     Of a job with a key the last incarnation is shown; ID.INCARNATION names an older one. What ended over 7 days
-    ago is no longer kept there: exit code 3, as for an id that never was. What cannot be read to its end, because the
-    store is coming back or a transaction stays open, is not called missing: exit code 5, ask again.
+    ago is no longer kept in the topics: only a server knows it; else exit code 3, as for an id that never was. What
+    cannot be read to its end, because the store is coming back or a transaction stays open, is not called missing:
+    exit code 5, ask again.
     """
+    from pipeline.cli.served import running_server
+
+    with named_as_options():
+        with running_server() as server:
+            view = _as_stored(id_) if server is None else _as_served(server, id_)
+        emit(view, _job_text)
+
+
+def _as_served(server: Http, id_: str) -> dict[str, Any]:
+    """What it does not know may have been made a moment ago: then the topics are asked too, and where they cannot be
+    read its word counts."""
+    try:
+        return server.get(id_)
+    except NotFound as error:
+        try:
+            return _as_stored(id_)
+        except StoreUnreachable:
+            raise error from None
+
+
+def _as_stored(id_: str) -> dict[str, Any]:
     from pipeline.cli.store import following
 
-    with named_as_options(), following() as store:
-        emit(store.follower.job(id_), _job_text)
+    with following() as store:
+        return store.follower.job(id_)
 
 
 def _job_text(view: Mapping[str, Any]) -> str:
@@ -67,10 +94,10 @@ def why(id_: str) -> None:
         reason = store.follower.why(id_, store.parts.clock.now())
         status = None if reason.status is None else str(reason.status)
         view = {"id": id_, "status": status, "waits_for": reason.waits_for, "sentence": reason.sentence}
-        emit(view, "{0[id]}: {0[sentence]}".format)
+        emit(view, lambda told: harmless(f"{told['id']}: {told['sentence']}"))
 
 
-@click.command("list", short_help="List pending and retrying jobs.")
+@click.command("list", short_help="List jobs, pending and retrying ones unless told otherwise.")
 @click.option("--status", type=click.Choice([status.value for status in JobStatus]), help="Of these only.")
 @click.option("--handler", metavar="H", help="Of this handler only.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="With this label; may be repeated.")
@@ -87,16 +114,16 @@ def list_(
     due_to: str | None,
     limit: int | None,
 ) -> None:
-    """List jobs that have a run to come: pending and retrying ones. With --json, one object a line.
+    """List jobs that have a run to come, pending and retrying ones, or those of --status. With --json, one object a
+    line.
 
-    Jobs that fired or ended are listed by a server, which is not there yet; `job get` shows any of them.
-    Without --limit they come as they are read, in order of due time within each partition.
+    A running server is asked (DUELINE_URL, or that of `dueline dev`); without one the topics are read, where only
+    pending and retrying jobs can be listed; which, is said on stderr. A server lists by due time; from the topics,
+    without --limit, jobs come as they are read, in order of due time within each partition.
     """
-    from pipeline.cli.store import following
+    from pipeline.cli.served import running_server
     from pipeline.follower import Wanted
 
-    if status is not None and status not in LISTED:
-        raise InvalidInput("--status", f"{status} is not supported yet; {' and '.join(LISTED)} are")
     wanted = Wanted(
         status=None if status is None else JobStatus(status),
         handler=handler,
@@ -105,10 +132,36 @@ def list_(
         due_from=None if due_from is None else parse_instant("--due-from", due_from),
         due_to=None if due_to is None else parse_instant("--due-to", due_to),
     )
+    with running_server() as server:
+        if server is not None:
+            _list(server.jobs(limit, **_query(wanted)))
+            return
+    if status is not None and status not in LISTED:
+        raise InvalidInput(
+            "--status", f"{status} needs a server; without one there are {' and '.join(LISTED)}"
+        )
+    from pipeline.cli.store import following
+
     with following() as store:
-        jobs = iter(store.follower.jobs(wanted, limit))
-        first = next(jobs, None)
-        if first is None:
-            note("no job matches")
-        else:
-            emit(chain([first], jobs), "{0[id]}  {0[status]:8}  {0[due_at]}  {0[handler]}".format)
+        _list(iter(store.follower.jobs(wanted, limit)))
+
+
+def _query(wanted: Wanted) -> dict[str, Any]:
+    """As the API has it."""
+    given = {
+        "status": [str(wanted.status)] if wanted.status is not None else list(LISTED),
+        "handler": wanted.handler,
+        "label": [f"{name}={value}" for name, value in wanted.labels.items()],
+        "key_prefix": wanted.key_prefix,
+        "due_from": None if wanted.due_from is None else format_instant(wanted.due_from),
+        "due_to": None if wanted.due_to is None else format_instant(wanted.due_to),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _list(jobs: Iterator[Mapping[str, Any]]) -> None:
+    first = next(jobs, None)
+    if first is None:
+        note("no job matches")
+    else:
+        emit(chain([first], jobs), "{0[id]}  {0[status]:8}  {0[due_at]}  {0[handler]}".format)

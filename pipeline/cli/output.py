@@ -42,6 +42,11 @@ def note(text: str) -> None:
     click.echo(f"dueline: {text}", err=True)
 
 
+def harmless(text: str, limit: int | None = None) -> str:
+    """Somebody's text on one line: nothing in it moves the terminal. At most `limit` characters of it."""
+    return "".join(char if char.isprintable() else "·" for char in text)[:limit]
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """`rows` under `columns`: a rich table on a terminal, else plain aligned text without colours."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from pipeline.cli.fleet import queues_view, runs_view
-from pipeline.cli.output import emit, table
+from pipeline.cli.fleet import queues_view
+from pipeline.cli.output import emit, harmless, table
+from pipeline.cli.queue_show import paused_words
 from pipeline.cli.store import Store, following
-from pipeline.core.backup import Hold, HoldState
-from pipeline.core.schedule import Schedule
-from pipeline.follower import Backlog, is_overdue, shown_instant
-from pipeline.heartbeat import Seen
+from pipeline.core.backup import HoldState
+from pipeline.follower import shown_instant
+from pipeline.follower.fleet import held_view, partitions_view, process_view, runs_view, schedules_view
 
 
 @click.command("status")
@@ -21,9 +21,16 @@ from pipeline.heartbeat import Seen
 def status(fast: bool) -> None:
     """Show the owner of every partition, what is pending, the queues, and the live processes with their runs.
 
-    Everything is read from the topics: processes by their heartbeats of the last 5 seconds. A run is marked as stuck
-    when it has been in flight for longer than its time-out, or than 10 minutes if it has none.
+    A running server is asked (DUELINE_URL, or that of `dueline dev`), else the topics are read; which, is said on
+    stderr. Processes are known by their heartbeats of the last 5 seconds. A run is marked as stuck when it has been in
+    flight for longer than its time-out, or than 10 minutes if it has none.
     """
+    from pipeline.cli.served import running_server, status_of
+
+    with running_server() as server:
+        if server is not None:
+            emit(status_of(server), _text)
+            return
     with following() as store:
         emit(read_status(store, count=not fast), _text)
 
@@ -46,7 +53,9 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
         "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
         "schedules": schedules_view((s for _, states in holdings for s in states), now) if count else None,
         "tzdata": zone_data_version(),
-        "partitions": partitions_view(store, processes, backlogs),
+        "partitions": partitions_view(
+            store.parts.names, store.layout, processes, [backlog.pending for backlog in backlogs]
+        ),
         "queues": queues_view(store, processes),
         "processes": [process_view(seen) for seen in processes],
         "runs": runs_view(processes, now),
@@ -54,66 +63,8 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
     }
 
 
-def held_view(hold: Hold | None) -> dict[str, Any] | None:
-    """The restore for which the dispatch is held."""
-    if hold is None:
-        return None
-    return {"backup": hold.id, "state": str(hold.state), "since": shown_instant(hold.at), "era": hold.era}
-
-
-def schedules_view(states: Iterable[Schedule], now: int) -> dict[str, Any]:
-    """How many schedules there are, and which of them should have fired by now."""
-    there = list(states)
-    overdue = sorted(state.spec.id for state in there if is_overdue(state, now))
-    return {"count": len(there), "overdue": overdue}
-
-
-def partitions_view(
-    store: Store, processes: Iterable[Seen], backlogs: Sequence[Backlog]
-) -> list[dict[str, Any]]:
-    """Every partition that somebody must own: of `jobs`, then of each queue's work topic."""
-    names, layout = store.parts.names, store.layout
-    owners = {
-        (owned.topic, owned.partition): (seen.heartbeat, owned)
-        for seen in processes
-        for owned in seen.heartbeat.owned
-    }
-    places = [(names.jobs, layout.partitions)]
-    places += [(names.work(queue), count) for queue, count in sorted(layout.queues.items())]
-    return [
-        {
-            "topic": topic,
-            "partition": partition,
-            "owner": owner[0].process if owner else None,
-            "state": owner[1].state if owner else None,
-            "generation": owner[0].generation if owner else None,
-            "pending": backlogs[partition].pending if backlogs and topic == names.jobs else None,
-        }
-        for topic, count in places
-        for partition in range(count)
-        for owner in [owners.get((topic, partition))]
-    ]
-
-
-def process_view(seen: Seen) -> dict[str, Any]:
-    """One live process, of a worker one for each of its queues."""
-    heartbeat = seen.heartbeat
-    return {
-        "process": heartbeat.process,
-        "role": heartbeat.role,
-        "host": heartbeat.host,
-        "pid": heartbeat.pid,
-        "version": heartbeat.version,
-        "started_at": shown_instant(heartbeat.started_at),
-        "seen_at": shown_instant(seen.at),
-        "generation": heartbeat.generation,
-        "owned": len(heartbeat.owned),
-        "queues": list(heartbeat.queues),
-        "handlers": list(heartbeat.handlers),
-        "in_flight": len(heartbeat.in_flight),
-    }
-
-
+SHOWN_CHARS = 80
+"""Of a handler's note."""
 SHOWN_RUNS = 20
 """Of the oldest runs in flight, for a person; JSON has them all."""
 
@@ -125,8 +76,9 @@ def _text(view: Mapping[str, Any]) -> str:
     if view["held"]:
         parts[:0] = [_held(view["held"]), ""]
     parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
-    columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked")
-    parts += ["", _rows(view["queues"], columns)]
+    columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked", "paused")
+    queues = [{**queue, "paused": paused_words(queue["paused"])} for queue in view["queues"]]
+    parts += ["", _rows(queues, columns)]
     if view["processes"]:
         parts += ["", _processes(view["processes"])]
     else:
@@ -176,7 +128,7 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> str:
             **view,
             "age": f"{view['age_ms'] / 1000:.0f} s",
             "progress": "" if view["progress"] is None else f"{view['progress']:.0%}",
-            "note": _one_line(view["note"] or ""),
+            "note": harmless(view["note"] or "", SHOWN_CHARS),
             "": " ".join(name for name in ("stuck", "held") if view[name]),
         }
         for view in views[:SHOWN_RUNS]
@@ -187,11 +139,6 @@ def _runs(views: Sequence[Mapping[str, Any]]) -> str:
         f" (the oldest {SHOWN_RUNS} of {len(views)}, {stuck} stuck in all)" if len(views) > SHOWN_RUNS else ""
     )
     return f"runs in flight{more}:\n{_rows(shown, columns)}"
-
-
-def _one_line(text: str) -> str:
-    """A handler's text, harmless to the terminal."""
-    return "".join(char if char.isprintable() else "·" for char in text)[:80]
 
 
 def _rows(views: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from pipeline.client import parts
 from pipeline.client.handlers import Handlers
 from pipeline.config import Settings, load_settings
-from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
+from pipeline.core.errors import DuelineError, StoreUnreachable
 from pipeline.core.handler import Duration
 from pipeline.core.middleware import with_headers
 
 if TYPE_CHECKING:
     from pipeline.client.commands import JobChange
-    from pipeline.client.connection import Connection, Delivery
     from pipeline.client.request import JobOptions
     from pipeline.client.schedules import Schedules
+    from pipeline.client.transport import Transport
     from pipeline.core.jobref import JobRef
 
 EXIT_FLUSH_MS = 5_000
@@ -57,7 +57,8 @@ class Dueline(Handlers):
     flushed, for up to 5 s.
 
     `settings` are those of `dueline config show`, as keywords: `Dueline(prefix="billing")`; what is not given
-    comes from DUELINE_* variables. InvalidInput if one is unknown or malformed. `include` and `middleware` are as
+    comes from DUELINE_* variables. InvalidInput if one is unknown or malformed. With a `url` (and a `token`) every
+    verb is asked of a `dueline server` instead of Kafka (docs/http-client.md). `include` and `middleware` are as
     the methods `include` and `use`, for several.
     """
 
@@ -74,8 +75,9 @@ class Dueline(Handlers):
         super().__init__(include=include, middleware=middleware)
         self._connect = connect or parts.connect
         self._start = threading.Lock()
-        self._connection: Connection | None = None
-        self._at_exit: weakref.finalize[[Connection], Dueline] | None = None
+        self._over_http = connect is None and self.settings.over_http
+        self._transport: Transport | None = None
+        self._at_exit: weakref.finalize[[Transport], Dueline] | None = None
         _apps.add(self)
 
     # -- creating jobs --------------------------------------------------------------------------------------
@@ -109,11 +111,7 @@ class Dueline(Handlers):
         """
         with _unchained:
             request = self._request(handler, payload, options)
-            if request.get("key") is not None:
-                return self._create_keyed(request)
-            connection, ref, delivery = self._create(request)
-            connection.wait(delivery)
-        return ref
+            return self._connected_for(request).schedule(request)
 
     async def aschedule(
         self, handler: str, payload: dict[str, Any] | None = None, **options: Unpack[JobOptions]
@@ -123,43 +121,22 @@ class Dueline(Handlers):
 
         request = self._request(handler, payload, options)
         with _unchained:
-            if request.get("key") is not None:
-                return await self._acreate_keyed(request)
-            connection, ref, delivery = await asyncio.to_thread(self._create, request)
-            await connection.wait_async(delivery)
-        return ref
+            transport = self._transport
+            if transport is None:
+                transport = await asyncio.to_thread(self._connected_for, request)
+            return await transport.aschedule(request)
 
     def _request(
         self, handler: str, payload: dict[str, Any] | None, options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         return with_headers(self.registry.middleware, {"handler": handler, "payload": payload, **options})
 
-    def _create(self, request: Mapping[str, Any]) -> tuple[Connection, JobRef, Delivery]:
-        connection = self._connected_for(request)
-        return connection, *connection.create(request)
-
-    def _connected_for(self, request: Mapping[str, Any]) -> Connection:
-        if self._connection is None:  # what is wrong in it is told without a store
+    def _connected_for(self, request: Mapping[str, Any]) -> Transport:
+        if self._transport is None:  # what is wrong in it is told without a store
             from pipeline.client.request import check
 
             check(request, self.settings)
         return self._connected()
-
-    def _create_keyed(self, request: Mapping[str, Any]) -> JobRef:
-        from pipeline.client import commands
-
-        connection = self._connected_for(request)
-        sent = commands.send_create(connection, request)
-        return commands.created(sent.command, commands.answer_of(connection, sent))
-
-    async def _acreate_keyed(self, request: Mapping[str, Any]) -> JobRef:
-        import asyncio
-
-        from pipeline.client import commands
-
-        connection = await asyncio.to_thread(self._connected_for, request)
-        sent = await asyncio.to_thread(commands.send_create, connection, request)
-        return commands.created(sent.command, await commands.answer_of_async(connection, sent))
 
     def schedule_many(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[JobRef]:
         """Create many jobs: each item is a mapping with the names of `schedule`. A lazy iterator: jobs are
@@ -170,21 +147,24 @@ class Dueline(Handlers):
         A bad item ends it: the references of all items before it come first (these jobs are stored), then
         InvalidInput naming the item's number, from 1, and the option; nothing from it on is stored.
         """
-        from pipeline.client.bulk import schedule_all
-
         if self.registry.middleware:
             jobs = map(partial(with_headers, self.registry.middleware), jobs)
         # A generator of this object's own, so that it lives as long as its jobs are wanted.
         with _unchained:
-            yield from schedule_all(self._connected(), jobs)
+            yield from self._connected().schedule_many(jobs)
 
     @property
     def schedules(self) -> Schedules:
         """Recurring schedules: `app.schedules.create("nightly", "report.daily", cron="0 2 * * *")`, `update`, `pause`,
         `resume`, `trigger`, `backfill`, `delete`, `get`, `list`."""
+        connected: Any = self._connected  # of the transport that goes with it
+        if self._over_http:
+            from pipeline.client.http_schedules import HttpSchedules
+
+            return HttpSchedules(connected, queue=self.settings.queue)
         from pipeline.client.schedules import Schedules
 
-        return Schedules(self._connected, queue=self.settings.queue)
+        return Schedules(connected, queue=self.settings.queue)
 
     # -- reading and changing jobs --------------------------------------------------------------------------
 
@@ -194,15 +174,13 @@ class Dueline(Handlers):
         Raises NotFound, InvalidInput('id') if the id is malformed; StoreUnreachable, also if what may have been stored
         last cannot be read: a store that is coming back never says that a job is not there.
         """
-        with _unchained, self._connected().reading() as finder:
-            return finder.job(job_id)
+        with _unchained:
+            return self._connected().get(job_id)
 
     def live_handlers(self) -> frozenset[str]:
         """Names of the handlers that a live worker runs now. Raises StoreUnreachable."""
         with _unchained:
-            connection = self._connected()
-            with connection.reading() as finder:
-                return finder.live_handlers(connection.clock.now())
+            return self._connected().live_handlers()
 
     def cancel(self, job_id: str, *, stop: bool = False, wait: Duration = WAIT) -> JobChange:
         """Ask the owner to cancel the job, and wait for its answer. The outcome is `cancelled`: it did not fire
@@ -217,10 +195,8 @@ class Dueline(Handlers):
         """
         if not stop:
             return self._change("cancel", job_id, wait)
-        from pipeline.client import waiting
-
         with _unchained:
-            return waiting.wait_for(waiting.stop(self._connected_for_id(job_id), job_id, wait))
+            return self._connected_for_id(job_id).stop(job_id, wait)
 
     def reschedule(
         self,
@@ -241,12 +217,7 @@ class Dueline(Handlers):
     def requeue(self, job_id: str, *, wait: Duration = WAIT) -> JobChange:
         """Run a job once more, at once: `requeued`, its failures forgotten; `brought_forward`: its pending
         retry runs now; `pending`: it has not fired, nothing was done; `not_found`; `unknown`."""
-        try:
-            return self._change("requeue", job_id, wait)
-        except NotFound:
-            from pipeline.client.commands import NOT_FOUND, JobChange
-
-            return JobChange(id=job_id, outcome=NOT_FOUND)
+        return self._change("requeue", job_id, wait)
 
     async def acancel(self, job_id: str, *, stop: bool = False, wait: Duration = WAIT) -> JobChange:
         """`cancel` for coroutines."""
@@ -254,11 +225,9 @@ class Dueline(Handlers):
             return await self._achange("cancel", job_id, wait)
         import asyncio
 
-        from pipeline.client import waiting
-
         with _unchained:
-            connection = await asyncio.to_thread(self._connected_for_id, job_id)
-            return await waiting.wait_for_async(waiting.stop(connection, job_id, wait))
+            transport = await asyncio.to_thread(self._connected_for_id, job_id)
+            return await transport.astop(job_id, wait)
 
     async def areschedule(
         self,
@@ -272,26 +241,15 @@ class Dueline(Handlers):
         return await self._achange("reschedule", job_id, wait, at=at, in_=in_)
 
     def _change(self, verb: str, job_id: str, wait: Duration, **options: Any) -> JobChange:
-        from pipeline.client import commands
-
         with _unchained:
-            commands.check_id(job_id)
-            connection = self._connected()
-            sent = commands.ask(connection, verb, job_id, wait, **options)
-            event = commands.answer_of(connection, sent)
-            return commands.meaning(connection, job_id, event)
+            return self._connected_for_id(job_id).change(verb, job_id, wait, **options)
 
     async def _achange(self, verb: str, job_id: str, wait: Duration, **options: Any) -> JobChange:
         import asyncio
 
-        from pipeline.client import commands
-
         with _unchained:
-            commands.check_id(job_id)
-            connection = await asyncio.to_thread(self._connected)
-            sent = await asyncio.to_thread(commands.ask, connection, verb, job_id, wait, **options)
-            event = await commands.answer_of_async(connection, sent)
-            return await asyncio.to_thread(commands.meaning, connection, job_id, event)
+            transport = await asyncio.to_thread(self._connected_for_id, job_id)
+            return await transport.achange(verb, job_id, wait, **options)
 
     def result(self, job_id: str, *, wait: Duration = RESULT_WAIT) -> Any:
         """What the handler returned, once the job has succeeded; waits for that for up to `wait`.
@@ -311,10 +269,10 @@ class Dueline(Handlers):
         from pipeline.client import waiting
 
         with _unchained:
-            connection = await asyncio.to_thread(self._connected_for_id, job_id)
-            return await waiting.wait_for_async(waiting.result(connection, job_id, wait))
+            transport = await asyncio.to_thread(self._connected_for_id, job_id)
+            return await waiting.wait_for_async(waiting.result(transport, job_id, wait))
 
-    def _connected_for_id(self, job_id: str) -> Connection:
+    def _connected_for_id(self, job_id: str) -> Transport:
         from pipeline.client.commands import check_id
 
         check_id(job_id)
@@ -324,18 +282,18 @@ class Dueline(Handlers):
 
     def flush(self, timeout_ms: int = EXIT_FLUSH_MS) -> None:
         """Wait until everything in flight is durable; StoreUnreachable if it is not within the time."""
-        if self._connection is not None:
+        if self._transport is not None:
             with _unchained:
-                self._connection.flush(timeout_ms)
+                self._transport.flush(timeout_ms)
 
     def close(self, timeout_ms: int = EXIT_FLUSH_MS) -> None:
         """Flush and disconnect; a later call connects anew. StoreUnreachable as `flush`."""
         with self._start:
-            connection, self._connection = self._connection, None
-            if connection is not None and self._at_exit is not None:
+            transport, self._transport = self._transport, None
+            if transport is not None and self._at_exit is not None:
                 self._at_exit.detach()
                 with _unchained:
-                    connection.close(timeout_ms)
+                    transport.close(timeout_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -345,45 +303,51 @@ class Dueline(Handlers):
     ) -> None:
         self.close()
 
-    def _connected(self) -> Connection:
-        connection = self._connection
-        if connection is not None:
-            return connection
-        # Avro and Kafka are not loaded before they are used.
-        from pipeline.client.connection import Connection
-
+    def _connected(self) -> Transport:
+        transport = self._transport
+        if transport is not None:
+            return transport
         with self._start:
-            if self._connection is None:
-                connection = Connection(self._connect(self.settings), self.settings)
-                self._at_exit = weakref.finalize(self, _close_at_exit, connection)
-                self._connection = connection
-            return self._connection
+            if self._transport is None:
+                self._transport = transport = self._made()
+                self._at_exit = weakref.finalize(self, _close_at_exit, transport)
+            return self._transport
+
+    def _made(self) -> Transport:
+        # Neither Avro and Kafka nor the HTTP library are loaded before they are used.
+        if self._over_http:
+            from pipeline.client.http import Http
+
+            return Http(self.settings)
+        from pipeline.client.direct import Direct
+
+        return Direct(self._connect(self.settings), self.settings)
 
     @contextmanager
     def connected_by(self, connect: Callable[[Settings], parts.Parts]) -> Iterator[None]:
         """Connect by something else until the end of the block: for tests (pipeline.testing)."""
         with self._start:
-            kept = self._connect, self._connection, self._at_exit
-            self._connect, self._connection = connect, None
+            kept = self._connect, self._over_http, self._transport, self._at_exit
+            self._connect, self._over_http, self._transport = connect, False, None
         try:
             yield
         finally:
             self.close()
             with self._start:
-                self._connect, self._connection, self._at_exit = kept
+                self._connect, self._over_http, self._transport, self._at_exit = kept
 
     def forget_connection(self) -> None:
         """In the child of a fork: the parent's client has no threads here, so it can be neither used nor
         closed. It is kept, since the destructor of librdkafka's handle would wait for those threads."""
         self._start = threading.Lock()
-        if self._connection is not None and self._at_exit is not None:
+        if self._transport is not None and self._at_exit is not None:
             self._at_exit.detach()
-            _inherited.append(self._connection)
-            self._connection = None
+            _inherited.append(self._transport)
+            self._transport = None
 
 
 _apps: weakref.WeakSet[Dueline] = weakref.WeakSet()
-_inherited: list[Connection] = []
+_inherited: list[Transport] = []
 
 
 def _forget_all() -> None:
@@ -394,8 +358,8 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _close_at_exit(connection: Connection) -> None:
+def _close_at_exit(transport: Transport) -> None:
     try:
-        connection.close(EXIT_FLUSH_MS)
+        transport.close(EXIT_FLUSH_MS)
     except StoreUnreachable as error:
         _log.error("jobs in flight at exit may be lost: %s", error, extra={"action": "exit_flush"})

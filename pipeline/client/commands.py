@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pipeline import codec
 from pipeline.client.answers import Waiter
 from pipeline.client.connection import Connection, Delivery
-from pipeline.client.parts import JobFinder, Report
+from pipeline.client.parts import Report
 from pipeline.client.request import wait_ms
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.handler import Duration
@@ -233,7 +233,13 @@ _WORDS = {**{word: word for word in _SAME}, "fired": TOO_LATE, NOT_FOUND: NOT_FO
 """What an owner's word means to who asked. A word of a later version is unknown here."""
 
 
-def look(finder: JobFinder, job_id: str) -> str:
+class ShowsJobs(Protocol):
+    """What can show a job: a `JobFinder`, or a read model."""
+
+    def job(self, job_id: str) -> dict[str, Any]: ...
+
+
+def look(finder: ShowsJobs, job_id: str) -> str:
     """What became of a job that its owner has forgotten: too_late | cancelled | stopped | not_found | unknown."""
     try:
         view = finder.job(job_id)

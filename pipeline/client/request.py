@@ -9,6 +9,7 @@ import difflib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypedDict
@@ -51,6 +52,11 @@ class JobOptions(TypedDict, total=False):
     on_conflict: str | None
     wait: Duration | None
 
+
+requested_by: ContextVar[str | None] = ContextVar("requested_by", default=None)
+"""Who asks, as its commands tell their owners; None: nobody says so."""
+command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
+"""Id of the one command that follows; None: a new one. An id that comes again within half an hour is answered again."""
 
 OF_KEYS = frozenset({"key", "unique", "on_conflict", "wait"})
 """Options of jobs with a key: their create is a command, answered by the owner of the key."""
@@ -137,6 +143,7 @@ class Requests:
         return Command(
             command_id=self._uuid(),
             verb="create",
+            requested_by=requested_by.get(),
             key=key,
             handler=_name("handler", get("handler"), _handler),
             queue=_name("queue", get("queue") or self._default_queue, _queue),
@@ -154,18 +161,24 @@ class Requests:
 
     def change(self, verb: str, job_id: str, **fields: Any) -> Command:
         """A command about a job that there is."""
-        return Command(command_id=self._uuid(), verb=verb, job_id=job_id, **fields)
+        who = requested_by.get()
+        return Command(command_id=self._uuid(), verb=verb, requested_by=who, job_id=job_id, **fields)
 
     def about_schedule(self, verb: str, schedule_id: str | None, **fields: Any) -> Command:
         """A command about a schedule, or about those of a partition."""
-        return Command(command_id=self._uuid(), verb=verb, schedule_id=schedule_id, **fields)
+        who = requested_by.get()
+        return Command(
+            command_id=self._uuid(), verb=verb, requested_by=who, schedule_id=schedule_id, **fields
+        )
 
     def due_at(self, at: object, in_: object) -> int:
         """The instant asked for, epoch ms. InvalidInput unless it is exactly one of them."""
         return due_of_request(at, in_, self._now())
 
     def _uuid(self) -> str:
-        return str(uuid.UUID(int=self._random80() << 48 | self._random80() >> 32, version=4))
+        return command_id.get() or str(
+            uuid.UUID(int=self._random80() << 48 | self._random80() >> 32, version=4)
+        )
 
     def payload(self, payload: object) -> bytes:
         """A JSON object as it is stored; InvalidInput('payload')."""
@@ -186,14 +199,19 @@ class Requests:
         return data
 
 
-def check(request: Mapping[str, Any], settings: Settings) -> None:
-    """InvalidInput for whatever is wrong in a request whoever the store is."""
-    requests = Requests(
+def anywhere(settings: Settings) -> Requests:
+    """What checks requests whoever the store is, and when it is there."""
+    return Requests(
         now=lambda: EARLIEST,
         random80=lambda: 0,
         payload_limit=settings.payload_limit,
         default_queue=settings.queue,
     )
+
+
+def check(request: Mapping[str, Any], settings: Settings) -> None:
+    """InvalidInput for whatever is wrong in a request whoever the store is."""
+    requests = anywhere(settings)
     wait_ms(request.get("wait"))
     if request.get("key") is None:
         requests.run(request)

@@ -53,7 +53,7 @@ class ScheduleOptions(TypedDict, total=False):
 def spec_of(given: Mapping[str, Any]) -> ScheduleSpec:
     """The checked spec of options by their names in JSON, None = not given; instants and durations may be Python's.
     InvalidInput naming the option, InvalidSchedule if it is about when the schedule is meant to run."""
-    spec = spec_from_json({name: _plain(name, value) for name, value in given.items()})
+    spec = spec_from_json({name: plain_option(name, value) for name, value in given.items()})
     check_spec(spec)
     return spec
 
@@ -65,7 +65,7 @@ def edited(current: Mapping[str, Any], options: Mapping[str, Any]) -> ScheduleSp
     return spec_of({**kept, **options})
 
 
-def _plain(name: str, value: Any) -> Any:
+def plain_option(name: str, value: Any) -> Any:
     """Python's own forms as those of JSON."""
     match value:
         case datetime():

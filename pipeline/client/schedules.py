@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-from pipeline.client.commands import UNKNOWN, Sent, answer_of, instant_in, send
+from pipeline.client.commands import UNKNOWN, Sent, answer_of, answer_of_async, instant_in, send
 from pipeline.client.request import wait_ms
 from pipeline.client.schedule_options import (
     TRIGGER_OVERLAPS,
@@ -194,8 +195,20 @@ def ask(connection: Connection, verb: str, schedule_id: str, wait: int, **fields
 def changed(connection: Connection, sent: Sent) -> ScheduleChange:
     """What the owner answered to it. Raises InvalidInput naming the field if it is malformed; Refused if what there is
     forbids it; StoreUnreachable."""
-    try:
+    with _forbidden(sent):
         return _meaning(sent.command, answer_of(connection, sent))
+
+
+async def changed_async(connection: Connection, sent: Sent) -> ScheduleChange:
+    """`changed` without blocking the event loop."""
+    with _forbidden(sent):
+        return _meaning(sent.command, await answer_of_async(connection, sent))
+
+
+@contextmanager
+def _forbidden(sent: Sent) -> Iterator[None]:
+    try:
+        yield
     except InvalidInput as error:
         if error.field in FORBIDDEN:
             raise Refused(f"{sent.command.schedule_id}: {error.problem}") from None

@@ -15,6 +15,7 @@ from pipeline.client.commands import NOT_FOUND, TOO_LATE, UNKNOWN, JobChange, an
 from pipeline.client.connection import Connection
 from pipeline.client.parts import JobWatch
 from pipeline.client.request import wait_ms
+from pipeline.client.transport import Reading
 from pipeline.core.errors import JobFailed, NotFound, StoreUnreachable
 from pipeline.core.handler import Duration
 from pipeline.core.job import Event, JobStatus
@@ -68,7 +69,7 @@ def _pauses(deadline: float) -> Generator[float, None, None]:
 # -- results ------------------------------------------------------------------------------------------------
 
 
-def result(connection: Connection, job_id: str, wait: Duration) -> Waiting[Any]:
+def result(connection: Reading, job_id: str, wait: Duration) -> Waiting[Any]:
     """What the handler returned. Raises InvalidInput naming the option, NotFound, JobFailed if the job ended without
     one, TimeoutError if it has not ended in time, StoreUnreachable."""
     check_id(job_id)
@@ -87,12 +88,12 @@ def result(connection: Connection, job_id: str, wait: Duration) -> Waiting[Any]:
     raise TimeoutError(f"job {job_id} is still {sight.status} after waiting {wait}")
 
 
-def _watch(connection: Connection, job_id: str) -> JobWatch:
+def _watch(connection: Reading, job_id: str) -> JobWatch:
     with connection.reading() as finder:
         return finder.watch(job_id)
 
 
-def _look(connection: Connection, watch: JobWatch, job_id: str) -> Sight:
+def _look(connection: Reading, watch: JobWatch, job_id: str) -> Sight:
     with connection.reading():
         sight = watch.look()
     if sight is None:
@@ -100,7 +101,7 @@ def _look(connection: Connection, watch: JobWatch, job_id: str) -> Sight:
     return sight
 
 
-def _seen(connection: Connection, watch: JobWatch, job_id: str, deadline: float) -> Waiting[Sight]:
+def _seen(connection: Reading, watch: JobWatch, job_id: str, deadline: float) -> Waiting[Sight]:
     """A look, and another while the store is away: it may be coming back. Raises as `_look`, StoreUnreachable only at
     the deadline."""
     pauses = _pauses(deadline)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pipeline.config import values
 from pipeline.config.client_keys import check_client_key, secret
-from pipeline.config.dev_store import DEV_STORE_FILE, running_dev_store
+from pipeline.config.dev_store import DEV_STORE_FILE, dev_server, running_dev_store
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import PAYLOAD_CEILING, PAYLOAD_LIMIT
 from pipeline.core.names import Names
@@ -32,6 +32,7 @@ __all__ = [
     "Settings",
     "Shown",
     "describe",
+    "dev_server",
     "load_settings",
     "running_dev_store",
     "secret",
@@ -59,13 +60,17 @@ HIDDEN = "********"
 
 
 def _setting(
-    default: T | Callable[[], T], convert: Callable[[object], T], meaning: str, *variables: str
+    default: T | Callable[[], T],
+    convert: Callable[[object], T],
+    meaning: str,
+    *variables: str,
+    secret: bool = False,
 ) -> T:
-    """A row of the table; `variables` are read after DUELINE_<NAME>."""
-    metadata = {"convert": convert, "meaning": meaning, "variables": variables}
+    """A row of the table; `variables` are read after DUELINE_<NAME>. A secret is shown by nothing."""
+    metadata = {"convert": convert, "meaning": meaning, "variables": variables, "secret": secret}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def _default_state_dir() -> Path:
@@ -88,6 +93,14 @@ class Settings:
         values.servers,
         "Kafka brokers, host:port, comma-separated. Unset: the store of a running `dueline dev`.",
         "KAFKA_BOOTSTRAP_SERVERS",
+    )
+    url: str | None = _setting(
+        None,
+        values.url,
+        "Server that clients talk to instead of Kafka, http(s)://host:port (docs/http-client.md).",
+    )
+    token: str | None = _setting(
+        None, values.token, "Who they are there: made by `dueline token create`. Shown nowhere.", secret=True
     )
     prefix: str = _setting(
         "dueline",
@@ -141,10 +154,27 @@ class Settings:
         values.integer(0, 65_000),
         "Their port; the slot is added, then the first free one. Unset: 9464 (dispatchers), 9564 (workers). 0: off.",
     )
+    server_host: str = _setting(
+        "127.0.0.1",
+        values.address,
+        "Address of `dueline server`. Beyond loopback only with a token: `dueline token create`.",
+    )
+    server_port: int = _setting(9664, values.integer(0, 65_535), "Port of `dueline server`. 0: any free one.")
+    server_rate: float = _setting(
+        5_000.0, parse_rate, "Requests a second that `dueline server` takes from one token."
+    )
     lateness_probe: int = _setting(
         50,
         values.integer(0, 10_000),
         "Records a second that a dispatcher reads back to measure lateness. 0: off.",
+    )
+    history_days: int = _setting(
+        30, values.integer(1, 3_650), "How long a server shows jobs that have ended."
+    )
+    history_jobs: int = _setting(
+        5_000_000,
+        values.integer(1_000, 1_000_000_000),
+        "How many of them it shows at most; the first that ended are forgotten first.",
     )
     http_allow: tuple[str, ...] = _setting(
         (),
@@ -218,6 +248,12 @@ class Settings:
     def rates(self) -> Rates:
         return Rates(catchup=self.catchup_rate, queues=self.queue_rates)
 
+    @property
+    def over_http(self) -> bool:
+        """Whether a client talks to the server at `url`: brokers that are an argument win over a variable's url."""
+        given, brokers = self.sources.get("url"), self.sources.get("bootstrap_servers")
+        return given is not None and (given == "argument" or brokers != "argument")
+
     def source(self, name: str) -> str:
         """Where a value came from: `argument`, the variable's name, `dev store` or `default`.
         For librdkafka keys `name` is `kafka.<key>`."""
@@ -250,6 +286,8 @@ def load_settings(**overrides: Any) -> Settings:
     for name in overrides:
         if name not in rows and name not in MAPPINGS:
             raise InvalidInput(name, f"unknown setting{_meant(name, [*rows, *MAPPINGS])}")
+    if overrides.get("url") is not None and overrides.get("bootstrap_servers") is not None:
+        raise InvalidInput("url", "excludes bootstrap_servers: give one of them")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for row in rows.values():
@@ -341,6 +379,8 @@ def describe(settings: Settings) -> Iterator[Shown]:
         value = getattr(settings, row.name)
         if row.name == "bootstrap_servers":
             value = value or running_dev_store(settings.state_dir)
+        if row.metadata["secret"] and value is not None:
+            value = HIDDEN
         shown = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
         yield Shown(row.name, variable(row.name), shown, settings.source(row.name), row.metadata["meaning"])
     yield from _describe_rates(settings)

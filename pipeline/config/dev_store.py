@@ -8,7 +8,8 @@ import socket
 from pathlib import Path
 
 DEV_STORE_FILE = "dev.json"
-"""In the state directory, by the embedded broker: {"bootstrap", "pid", "started_at", "cluster_id"}."""
+"""In the state directory, by the embedded broker: {"bootstrap", "pid", "started_at", "cluster_id"}, and once a server
+runs beside it {"server": {"url", "prefix"}}."""
 
 
 def running_dev_store(state_dir: Path) -> str | None:
@@ -24,6 +25,16 @@ def running_dev_store(state_dir: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no file, or one torn by a crash: nothing was promised, so nothing runs
     return bootstrap if _alive(pid) and _answers(target) else None
+
+
+def dev_server(state_dir: Path, prefix: str | None = None) -> str | None:
+    """URL of the server that runs beside the embedded broker, if one was started there, of this prefix if one is given.
+    Whether it answers is not looked at."""
+    try:
+        server = json.loads((state_dir / DEV_STORE_FILE).read_text("utf-8"))["server"]
+        return str(server["url"]) if prefix in (None, server["prefix"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _alive(pid: int) -> bool:

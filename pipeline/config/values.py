@@ -70,6 +70,28 @@ def servers(value: object) -> str:
     return ",".join(parts)
 
 
+_URL = re.compile(
+    r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::(?P<port>\d{1,5}))?(?:/[\w.~/-]*)?",
+    re.ASCII,
+)
+
+
+def url(value: object) -> str:
+    """Of a server, and the path it is under, without the slash at its end. No user, no query: it is shown."""
+    match = _URL.fullmatch(text(value))
+    if match is None or not 0 < int(match["port"] or 80) < 65536:
+        raise ValueError("is not http://host:port or https://host:port")
+    return match[0].rstrip("/")
+
+
+def token(value: object) -> str:
+    """The error does not repeat it."""
+    given = text(value)
+    if not re.fullmatch(r"[!-~]{1,500}", given):
+        raise ValueError("is no token: it holds a space or what is no ASCII")
+    return given
+
+
 def path(value: object) -> Path:
     return Path(text(value)).expanduser().absolute()
 

@@ -15,6 +15,7 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -72,6 +73,7 @@ class EmbeddedBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._archive: ClassArchive | None = None
         self._port = 0
+        self._server: Mapping[str, str] | None = None
         self._class_path: list[Path] = []
 
     @property
@@ -132,6 +134,11 @@ class EmbeddedBroker:
         self._publish()
         return self.process
 
+    def tell_server(self, url: str, prefix: str) -> None:
+        """Whoever finds this broker shall find the server beside it."""
+        self._server = {"url": url, "prefix": prefix}
+        self._publish()
+
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after STOP_TIMEOUT_S; leaves the data. Does nothing if not started."""
         if self._process is not None:
@@ -187,8 +194,8 @@ class EmbeddedBroker:
     def _start_on_free_port(self) -> None:
         assert self._archive is not None
         for attempt in range(PORT_TRIES):
-            self._port = _free_port(self._preferred if attempt == 0 else 0)
-            self._write_config("server.properties", self._data, self._port, _free_port(0))
+            self._port = free_port(self._preferred if attempt == 0 else 0)
+            self._write_config("server.properties", self._data, self._port, free_port(0))
             self._spawn(self._archive.run_flags())
             try:
                 self._wait_until_ready()
@@ -211,6 +218,7 @@ class EmbeddedBroker:
             pid=self.pid,
             started_at=time.time_ns() // 1_000_000,
             cluster_id=self.cluster_id,
+            server=self._server,
         )
         running.publish(self._state_dir, store)
 
@@ -269,7 +277,7 @@ class EmbeddedBroker:
         return path
 
 
-def _free_port(preferred: int) -> int:
+def free_port(preferred: int) -> int:
     """`preferred` if nobody listens there, else one the system names."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,8 @@
 """How others find the running development store: `dev.json` and `dev.lock` in the state directory.
 
 `dev.json` (mode 0600, replaced atomically, there from ready to stop) is one JSON object:
-`bootstrap` "127.0.0.1:PORT" · `pid` of the broker · `started_at` epoch milliseconds · `cluster_id`.
+`bootstrap` "127.0.0.1:PORT" · `pid` of the broker · `started_at` epoch milliseconds · `cluster_id` · `server`, which is
+started beside it: null, or its `url` and the `prefix` that it serves.
 After a crash it may be stale, so its reader, `pipeline.config.running_dev_store`, also asks whether the pid
 lives and the port answers.
 `dev.lock` is held (flock) by the process that owns the broker for as long as that lives.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -28,6 +30,7 @@ class RunningStore:
     pid: int
     started_at: int
     cluster_id: str
+    server: Mapping[str, str] | None = None
 
 
 class StoreTaken(Refused):

@@ -133,13 +133,16 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
         assert first.process.stdout is not None
         answer = json.loads(first.process.stdout.readline())
         jsonschema.validate(answer, SCHEMA)
-        assert answer == {"bootstrap": address, "store": "embedded"}
+        console = answer["server"]
+        assert answer == {"bootstrap": address, "store": "embedded", "server": console}
+        assert f"dueline: console: {console}, in a moment" in first.seen
         first.until("^dueline: ready; try: .*dueline job create demo.echo .* --in 2s$")
         first.until(r"^dispatcher \| running partitions=\d")
 
         second = run(shell, "dev", "--json")
         assert second.returncode == 0
-        assert json.loads(second.stdout) == {"bootstrap": address, "store": "running"}
+        assert json.loads(second.stdout) == {"bootstrap": address, "store": "running", "server": console}
+        assert second.stderr.endswith(f"dueline: console: {console}\n")
         refused = run(shell, "dev", "--fresh")
         assert refused.returncode == 4
         assert "stop it before --fresh" in refused.stderr
@@ -161,13 +164,17 @@ def test_runs_is_found_restarts_what_dies_and_leaves_nothing(
             first.until(rf"^dueline: {role} died \(SIGKILL\)")
             first.until(rf"^dueline: {role} restarted")
         eventually(lambda: running_dev_store(state) == address, 60)
+        first.until(rf"^server \| started url={console} ")
         assert echoed(shell, address) == {"text": "hello"}
+        clean = {name: value for name, value in shell.items() if "KAFKA" not in name}
+        asked = f"dueline: asked the server at {console}\n"
+        eventually(lambda: run(clean, "status", "--json").stderr == asked, 40)
 
         first.process.send_signal(signal.SIGTERM)
         assert first.rest() == 0
         assert first.process.stdout.read() == ""
-    assert [line for line in first.seen if line.startswith("dueline:")][-3:] == [
-        f"dueline: {role} stopped" for role in ("worker", "dispatcher", "broker")
+    assert [line for line in first.seen if line.startswith("dueline:")][-4:] == [
+        f"dueline: {role} stopped" for role in ("server", "worker", "dispatcher", "broker")
     ]
     assert left(shell) == []
     assert not (state / "dev.json").exists()

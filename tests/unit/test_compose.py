@@ -17,8 +17,9 @@ BROKERS = ["kafka-1", "kafka-2", "kafka-3"]
 PROCESSES = ["dispatcher-1", "dispatcher-2", "worker-1", "worker-2"]
 
 
-def test_it_is_three_brokers_the_topics_two_dispatchers_two_workers_and_who_watches_them() -> None:
-    assert sorted(SERVICES) == sorted([*BROKERS, "topics", *PROCESSES, "prometheus"])
+def test_it_is_three_brokers_the_topics_two_dispatchers_two_workers_a_server_and_who_watches_them() -> None:
+    assert sorted(SERVICES) == sorted([*BROKERS, "topics", *PROCESSES, "server", "prometheus"])
+    assert SERVICES["server"]["command"] == ["server"]
     assert SERVICES["topics"]["command"] == ["topics", "create"]
     assert [SERVICES[name]["command"][0] for name in PROCESSES] == ["dispatcher"] * 2 + ["worker"] * 2
 
@@ -59,7 +60,7 @@ def test_what_the_image_copies_is_in_the_build_context() -> None:
 
 def test_ports_are_published_on_the_loopback_only_and_once() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == len(set(published)) == len([*BROKERS, "prometheus"])
+    assert len(published) == len(set(published)) == len([*BROKERS, "server", "prometheus"])
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
@@ -79,17 +80,19 @@ def test_a_broker_has_a_health_check_that_asks_it_something(name: str) -> None:
 
 def test_everything_waits_for_what_it_needs() -> None:
     assert SERVICES["topics"]["depends_on"] == {name: {"condition": "service_healthy"} for name in BROKERS}
-    for name in PROCESSES:
+    for name in [*PROCESSES, "server"]:
         assert SERVICES[name]["depends_on"] == {"topics": {"condition": "service_completed_successfully"}}
 
 
 def test_everything_comes_back_after_a_crash() -> None:
     assert SERVICES["topics"]["restart"] == "on-failure"
-    assert {SERVICES[name]["restart"] for name in [*BROKERS, *PROCESSES, "prometheus"]} == {"unless-stopped"}
+    assert {SERVICES[name]["restart"] for name in [*BROKERS, *PROCESSES, "server", "prometheus"]} == {
+        "unless-stopped"
+    }
 
 
 def test_every_process_has_a_named_volume_of_its_own() -> None:
-    mounted = [SERVICES[name]["volumes"] for name in [*BROKERS, *PROCESSES]]
+    mounted = [SERVICES[name]["volumes"] for name in [*BROKERS, *PROCESSES, "server"]]
     assert all(len(volumes) == 1 for volumes in mounted)
     names = [volumes[0].split(":")[0] for volumes in mounted]
     assert sorted(names) == sorted(COMPOSE["volumes"])
@@ -100,7 +103,7 @@ def test_data_lies_on_the_volume(name: str) -> None:
     assert SERVICES[name]["volumes"][0].endswith(":" + SERVICES[name]["environment"]["KAFKA_LOG_DIRS"])
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", [*PROCESSES, "server"])
 def test_state_lies_on_the_volume(name: str) -> None:
     assert SERVICES[name]["volumes"][0].endswith(":" + SERVICES[name]["environment"]["DUELINE_STATE_DIR"])
 
@@ -124,6 +127,20 @@ def test_a_process_is_healthy_when_it_is_ready(name: str) -> None:
     assert f"http://127.0.0.1:{port}/readyz" in check["test"][-1]
     assert check["test"][:3] == ["CMD", "python", "-c"]
     compile(check["test"][-1], "healthcheck", "exec")
+
+
+def test_the_server_is_ready_where_it_listens_and_is_published_by_its_own_port() -> None:
+    server = SERVICES["server"]
+    port = server["environment"]["DUELINE_SERVER_PORT"]
+    assert server["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"http://127.0.0.1:{port}/readyz" in server["healthcheck"]["test"][-1]
+    compile(server["healthcheck"]["test"][-1], "healthcheck", "exec")
+
+
+def test_the_image_has_what_the_server_needs() -> None:
+    installed = re.findall(r"uv sync .*", (ROOT / "Dockerfile").read_text())
+    assert installed
+    assert all("--extra server" in line for line in installed)
 
 
 KEPT = {

@@ -385,6 +385,19 @@ def test_the_page_of_settings_names_every_variable_with_its_default() -> None:
             assert f"| `{row.variable}` | {_default(row.value)} | {row.meaning} |" in page
 
 
+def test_a_token_is_shown_by_nothing(setenv: Setenv) -> None:
+    setenv(DUELINE_TOKEN="dl_secret")
+    settings = load_settings()
+    assert settings.token == "dl_secret"
+    assert {row.name: row.value for row in describe(settings)}["token"] == HIDDEN
+    assert {row.name: row.value for row in describe(Settings())}["token"] is None
+    assert "dl_secret" not in repr(settings)
+    setenv(DUELINE_TOKEN="a secret")
+    with pytest.raises(InvalidInput, match=r"^DUELINE_TOKEN: is no token") as error:
+        load_settings()
+    assert "a secret" not in str(error.value)
+
+
 def _default(value: object) -> str:
     return f"`{value}`" if value not in (None, []) else "—"
 

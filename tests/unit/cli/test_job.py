@@ -259,7 +259,7 @@ def test_list_is_one_object_a_line(dueline: Any, store: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--status", "succeeded"), "--status: succeeded is not supported yet"),
+        (("--status", "succeeded"), "--status: succeeded needs a server"),
         (("--status", "nonsense"), "--status"),
         (("--due-from", "x"), "--due-from"),
         (("--due-to", "2030-01-01T00:00:00"), "--due-to"),

@@ -6,11 +6,12 @@ import json
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.config import running_dev_store
+from pipeline.config import dev_server, running_dev_store
 from pipeline.dev.running import RunningStore, StoreTaken, hold_lock, make_private, publish, withdraw
 
 
@@ -27,7 +28,13 @@ def test_published_store_is_found_until_withdrawn(tmp_path: Path) -> None:
             "pid": os.getpid(),
             "started_at": 1_700_000_000_000,
             "cluster_id": "c",
+            "server": None,
         }
+        assert dev_server(tmp_path) is None
+        beside = {"url": "http://127.0.0.1:9664", "prefix": "p"}
+        publish(tmp_path, replace(store, server=beside))
+        assert (dev_server(tmp_path), dev_server(tmp_path, "p")) == (beside["url"], beside["url"])
+        assert dev_server(tmp_path, "other") is None
         withdraw(tmp_path)
         assert running_dev_store(tmp_path) is None
     assert [path.name for path in tmp_path.iterdir()] == []

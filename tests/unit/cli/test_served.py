@@ -1,0 +1,265 @@
+"""Reads that ask a running server first."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+ID = "j" + "0" * 26
+AT = "2027-01-15T08:00:00.000Z"
+JOB = {
+    "id": ID,
+    "handler": "a",
+    "status": "dead",
+    "due_at": AT,
+    "key": None,
+    "queue": "default",
+    "result": None,
+    "runs": [],
+    "kept": False,
+    "payload": None,
+}
+ROW = {
+    "id": ID,
+    "handler": "a",
+    "status": "dead",
+    "due_at": AT,
+    "queue": "default",
+    "key": None,
+    "run": 1,
+    "failures": 1,
+    "labels": {},
+    "error": "no",
+}
+FRESH = {"behind": 0, "age_ms": 0, "ready": True, "problem": None}
+OVERVIEW = {
+    "at": AT,
+    "held": None,
+    "pending": 7,
+    "oldest_overdue": None,
+    "schedules": {"count": 2, "overdue": [], "paused": 1},
+    "freshness": FRESH,
+}
+PARTITION = {
+    "topic": "there.jobs",
+    "partition": 0,
+    "owner": None,
+    "state": None,
+    "generation": None,
+    "pending": None,
+}
+FLEET = {"at": AT, "era": 1, "partitions": [{**PARTITION, "era": None}], "processes": [], "runs": []}
+QUEUE = {
+    "queue": "default",
+    "lag": 0,
+    "oldest_unacked": None,
+    "workers": 0,
+    "in_flight": 0,
+    "held": 0,
+    "parked": 0,
+    "handlers": [],
+    "started_per_min": 0,
+    "ended_per_min": 0,
+    "paused": {"by": "me@here", "at": AT, "reason": None},
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers what it is told to, by path; 404 to the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        self.authorised: list[str | None] = []
+        self.views: dict[str, Any] = {
+            "/api/v1/status": OVERVIEW,
+            "/api/v1/fleet": FLEET,
+            "/api/v1/queues": {"items": [QUEUE]},
+            "/api/v1/jobs": {"items": [ROW], "cursor": None},
+            f"/api/v1/jobs/{ID}": JOB,
+        }
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self.server.asked.append((parts.path, parse_qs(parts.query)))
+        self.server.authorised.append(self.headers.get("authorization"))
+        view = self.server.views.get(parts.path)
+        if view is None:
+            kind, status = "application/problem+json", 404
+            view = {"type": "urn:dueline:problem:not-found", "detail": f"{parts.path}: nothing of this id"}
+        else:
+            kind, status = "application/json", 200
+        body = json.dumps(view).encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """One that DUELINE_URL names; there is a proxy too, which is of no use for this machine."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        monkeypatch.setenv("DUELINE_URL", made.url)
+        yield made
+        made.shutdown()
+
+
+def test_a_job_that_only_a_server_knows_is_shown(dueline: Any, server: Server) -> None:
+    ran = dueline("job", "get", ID, "--json")
+    assert ran.json("job_get")["status"] == "dead"
+    assert (ran.code, ran.err) == (0, f"dueline: asked the server at {server.url}\n")
+
+
+def test_a_job_that_a_server_has_not_heard_of_is_looked_for_in_the_topics(
+    dueline: Any, store: Any, app: Any, server: Server
+) -> None:
+    ref = app.schedule("a", in_="1h")
+    assert dueline("job", "get", ref.id, "--json").json("job_get")["status"] == "pending"
+    store.cluster.reachable = False
+    ran = dueline("job", "get", ref.id)
+    assert (ran.code, ran.err.count("\n")) == (3, 2)
+    assert "nothing of this id" in ran.err
+
+
+def test_a_server_lists_what_has_ended_too(dueline: Any, server: Server) -> None:
+    ran = dueline(
+        *("job", "list", "--status", "dead", "--handler", "a", "--label", "x=y", "--label", "z=1"),
+        *("--due-from", "2026-01-01T01:00:00+01:00", "--limit", "1", "--json"),
+    )
+    assert [row["id"] for row in ran.lines("job_list")] == [ID]
+    assert server.asked[-1] == (
+        "/api/v1/jobs",
+        {
+            "status": ["dead"],
+            "handler": ["a"],
+            "label": ["x=y", "z=1"],
+            "due_from": ["2026-01-01T00:00:00.000Z"],
+            "limit": ["1"],
+        },
+    )
+    dueline("job", "list")
+    assert server.asked[-1][1]["status"] == ["pending", "retrying"]
+
+
+def test_without_a_server_what_has_ended_is_not_listed(dueline: Any) -> None:
+    ran = dueline("job", "list", "--status", "dead")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--status: dead needs a server" in ran.err
+
+
+def test_a_status_comes_from_a_server(dueline: Any, server: Server) -> None:
+    view = dueline("status", "--json").json("status")
+    assert (view["prefix"], view["pending"], view["schedules"]) == ("there", 7, {"count": 2, "overdue": []})
+    assert view["queues"][0]["paused"] == {"by": "me@here", "at": AT, "reason": ""}
+    assert "there at 2027-01-15T08:00:00.000Z: pending 7" in dueline("status").out
+
+
+@pytest.mark.parametrize(
+    "freshness", [{"ready": False}, {"problem": "the store is away"}, {"age_ms": 10_001}]
+)
+def test_a_server_that_has_not_caught_up_is_not_believed(
+    dueline: Any, server: Server, freshness: dict[str, Any]
+) -> None:
+    server.views["/api/v1/status"] = {**OVERVIEW, "freshness": {**FRESH, **freshness}}
+    ran = dueline("status", "--json")
+    assert ran.json("status")["prefix"] == "unit"
+    assert ran.err == f"dueline: the server at {server.url} has not caught up; the topics are read instead\n"
+
+
+def test_a_server_that_is_silent_is_waited_for_a_second_at_most(
+    dueline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.cli import served
+
+    monkeypatch.setattr(served, "PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("DUELINE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        ran = dueline("status", "--json")
+    assert ran.json("status")["prefix"] == "unit"
+    assert "did not answer within 0.1 s" in ran.err
+    assert ran.err.endswith("; the topics are read instead\n")
+
+
+def test_something_else_at_the_url_is_not_believed(dueline: Any, server: Server) -> None:
+    server.views.clear()
+    server.views["/api/v1/status"] = {"hello": "world"}
+    ran = dueline("status", "--json")
+    assert ran.json("status")["prefix"] == "unit"
+    assert "it is no dueline server" in ran.err
+
+
+# -- the server of `dueline dev` ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A running `dueline dev` whose file says so."""
+    monkeypatch.delenv("DUELINE_URL")
+
+    def run(**more: Any) -> None:
+        found = {"bootstrap": f"127.0.0.1:{server.server_port}", "pid": os.getpid()}
+        (tmp_path / "dev.json").write_text(json.dumps(found | more))
+
+    return run
+
+
+def test_the_server_of_a_running_dev_is_found_and_sent_no_token(
+    dueline: Any, server: Server, beside: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUELINE_TOKEN", "dl_elsewhere")
+    beside(server={"url": server.url, "prefix": "dueline"})
+    ran = dueline("job", "get", ID)
+    assert (ran.code, f"dueline: asked the server at {server.url}\n" in ran.err) == (0, True)
+    assert server.authorised == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("more", "prefix", "brokers"),
+    [
+        ({}, "", ""),
+        ({"server": None}, "", ""),
+        ({"server": {"prefix": "dueline"}}, "", ""),
+        ("told", "other", ""),
+        ("told", "", "elsewhere:9092"),
+    ],
+)
+def test_a_server_of_another_store_is_not_asked(
+    dueline: Any,
+    server: Server,
+    beside: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    more: Any,
+    prefix: str,
+    brokers: str,
+) -> None:
+    beside(**({"server": {"url": server.url, "prefix": "dueline"}} if more == "told" else more))
+    monkeypatch.setenv("DUELINE_PREFIX", prefix)
+    monkeypatch.setenv("DUELINE_BOOTSTRAP_SERVERS", brokers)
+    assert dueline("status", "--json").json("status")["prefix"] == "unit"
+    assert server.asked == []
