@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
-from pipeline.client.request import Requests, due_of_request, pairs_of, text_of
+from pipeline.client.request import JobOptions, Requests, due_of_request, pairs_of, text_of
 from pipeline.codec.run_wire import Fixed, assemble, fixed
 from pipeline.codec.wire import EMPTY, NULL, SOME, write_bytes, write_instant, write_map, write_string
 from pipeline.core.jobref import JobRef
@@ -26,6 +26,7 @@ _REPEATED = frozenset({"handler", "queue", "max_attempts", "timeout"})
 _NUMBERS = frozenset({"max_attempts", "timeout"})
 _VARYING = frozenset({"serial", "idempotency_key", "labels", "headers"})
 _OWN = frozenset({"handler", "payload", "at", "in_"}) | _REPEATED | _VARYING
+_ASKED = frozenset({"handler", "payload", *JobOptions.__annotations__})
 _KEY = ANONYMOUS[0]
 _ID_SIZE = write_string("j" * 27)[:1]
 
@@ -99,8 +100,10 @@ class Recorder:
         return ref, _tuple(Put, (self._topic, home, _KEY + name, value, None))
 
     def _shape(self, names: tuple[str, ...]) -> _Shape:
-        _make_room(self._shapes)
-        shape = self._shapes[names] = _Shape(names)
+        shape = _Shape(names)
+        if _ASKED.issuperset(names):  # not what somebody makes up, of any length
+            _make_room(self._shapes)
+            self._shapes[names] = shape
         return shape
 
     def _learn(self, shape: _Shape, job: Mapping[str, Any]) -> Fixed:

@@ -77,15 +77,15 @@ class Cursor:
     def written(self, place: bytes) -> str:
         return base64.urlsafe_b64encode(self._of + place).decode().rstrip("=")
 
-    def read(self, cursor: str | None) -> bytes | None:
-        """The place; None: the beginning. InvalidInput if it is none of this list."""
+    def read(self, cursor: str | None, within: bytes = b"") -> bytes | None:
+        """The place, which begins with `within`; None: the beginning. InvalidInput if it is none of this list."""
         if cursor is None:
             return None
         try:
             found = base64.urlsafe_b64decode(cursor.encode("ascii") + b"==")
         except ValueError:
             raise InvalidInput(self._field, "is none that a page of ours came with") from None
-        if not found.startswith(self._of):
+        if not found.startswith(self._of + within):  # whoever makes one up reads no other rows
             raise InvalidInput(self._field, "is of another list: ask without it")
         return found[len(self._of) :]
 

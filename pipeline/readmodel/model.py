@@ -193,7 +193,7 @@ class ReadModel:
     def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
         _check_limit(limit)
         cursors = Cursor("cursor", ["schedules", text])
-        start = cursors.read(cursor)
+        start = cursors.read(cursor, SCHEDULE)
         low = SCHEDULE if start is None else start + b"\0"
         rows = ((key, readable_schedule(value)) for key, value in self._rows.scan(low, after(SCHEDULE)))
         found, place, scanned = page_of(rows, limit, lambda state: _is_shown(state, text))
@@ -239,7 +239,7 @@ class ReadModel:
     ) -> Page:
         _check_limit(limit)
         cursors = Cursor("cursor", ["letters", handler, queue])
-        start = cursors.read(cursor)
+        start = cursors.read(cursor, LETTER)
         high = after(LETTER) if start is None else start
         rows = ((key, json.loads(value)) for key, value in self._rows.scan_back(LETTER, high))
 

@@ -79,8 +79,8 @@ class Principal:
             raise Forbidden(f"needs the role {role.word}, and {self.name} is {self.role.word}")
 
     def sees(self, queue: str | None) -> bool:
-        """Whether what is on this queue concerns them; what has none, such as a process, concerns everybody."""
-        return self.queues is None or queue is None or queue in self.queues
+        """Whether what is on this queue concerns them; what is known of no queue, only who is limited to none."""
+        return self.queues is None or queue in self.queues
 
     def require_queue(self, queue: str | None) -> None:
         """Forbidden if it is another's queue."""
@@ -200,10 +200,13 @@ class Access:
             return LOCAL
         raise Unauthenticated("a token is needed: `dueline token create` makes one")
 
-    def known(self, token_id: str) -> bool:
-        """Whether a token is still good, for who has shown it before."""
-        record = self._book.find(token_id)
-        return record is not None and record.alive(self._now())
+    def still_opens(self, *, bearer: str | None, session: str | None) -> bool:
+        """Whether who was let in by these would be let in now: what goes on for long looks again."""
+        try:
+            self.recalled(bearer=bearer, session=session)
+        except Unauthenticated:
+            return False
+        return True
 
     def _of(self, text: str, kind: str) -> Principal:
         record = self._checked(text, kind)

@@ -72,14 +72,22 @@ class Pipe:
 
 
 class Intake:
-    """One stream. Used by one thread. `refs`: the reference of each job is told."""
+    """One stream. Used by one thread. `admit_key` raises Forbidden for a key that who is limited to some queues must
+    not touch. `refs`: the reference of each job is told."""
 
     def __init__(
-        self, connection: Connection, who: Principal, default_queue: str, *, refs: bool = False
+        self,
+        connection: Connection,
+        who: Principal,
+        default_queue: str,
+        admit_key: Callable[[object], None] = lambda key: None,
+        *,
+        refs: bool = False,
     ) -> None:
         self._connection = connection
         self._default_queue = default_queue
         self._who = who
+        self._admit_key = admit_key
         self._record = connection.recorder().record
         self._window: deque[Chunk] = deque()
         self._bad_queues: dict[str, InvalidInput] = {}
@@ -138,6 +146,8 @@ class Intake:
         connection, wanted = self._connection, request.get("queue")
         if self._who.queues is not None:
             self._who.require_queue(wanted if isinstance(wanted, str) else self._default_queue)
+            if request.get("key") is not None:
+                self._admit_key(request["key"])
         if isinstance(wanted, str) and wanted in self._bad_queues:
             raise self._bad_queues[wanted]
         try:

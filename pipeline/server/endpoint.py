@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from pipeline.core.names import Names
 from pipeline.readmodel.questions import Position, Questions
-from pipeline.server.access import Access, Principal, Role
+from pipeline.server.access import SESSION_COOKIE, Access, Principal, Role, bearer_of
 from pipeline.server.actions import Actions
 from pipeline.server.body import object_of
 from pipeline.server.params import Param
@@ -70,6 +70,13 @@ class Call:
         """How long an owner's answer is waited for."""
         wait: str = self.query.get("wait", "5s")
         return wait
+
+    @property
+    def still_let_in(self) -> bool:
+        """Whether the token, or the session, is still good."""
+        request = self.request
+        bearer, session = bearer_of(request.headers), request.cookies.get(SESSION_COOKIE)
+        return self.services.access.still_opens(bearer=bearer, session=session)
 
     def object(self, *known: str) -> dict[str, Any]:
         """The body, an object of these names; none given is an empty one. InvalidInput."""

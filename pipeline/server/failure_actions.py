@@ -47,10 +47,15 @@ class FailureActions(Acting):
             raise InvalidInput("ids", "give ids, or handler and reason, or everything")
         connection = await self.store.connection()
         wanted = WantedLetters(ids=None if ids is None else frozenset(ids), handler=handler, reason=reason)
-        with asking(who):
-            view = await self.store.slowly(
-                requeue_letters, connection, who, wanted, payload=payload, wait=wait, dry_run=dry_run
-            )
+        try:
+            with asking(who):
+                view = await self.store.slowly(
+                    requeue_letters, connection, who, wanted, payload=payload, wait=wait, dry_run=dry_run
+                )
+        except (StoreUnreachable, asyncio.CancelledError):  # some are requeued, or will be
+            if not dry_run:
+                await self.audit(who, "dead.requeue", "broken_off")
+            raise
         if not dry_run:
             await self.audit(who, "dead.requeue", "done", matched=view["matched"], requeued=view["requeued"])
         return Done(view)

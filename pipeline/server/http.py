@@ -13,6 +13,8 @@ HEAD_LIMIT = 32 * 1024
 HEADERS = 100
 HEAD_S = 10.0
 """How long the head of a request may take from its first byte, or the first one from the connection on."""
+PIPELINED = 16
+"""Requests of one connection that wait for the answer to the one before them at most."""
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 23\r\nconnection: close\r\n\r\nThe head is too large.\n"
@@ -29,7 +31,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
+        """Come since a head, or a piece of a body, ended: of the next head, or of what a body has beside its pieces."""
         self._in_head = True
+        self._upgraded = False
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -41,13 +45,22 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-            # A body that comes with its head counts too: up to one read of the socket more.
-            if self._head_bytes > HEAD_LIMIT and not self._ends_head(data):
-                self._refuse_head()
-                return
+        self._head_bytes += len(data)
+        # A body that comes with its head counts too: up to one read of the socket more.
+        if self._in_head and self._head_bytes > HEAD_LIMIT and not self._ends_head(data):
+            self._refuse_head()
+            return
         super().data_received(data)
+        if self._upgraded or self.transport.is_closing():
+            return
+        if self._head_bytes > HEAD_LIMIT and not self._in_head:  # trailers: the library keeps them in memory
+            self._refuse_head()
+        elif self._is_idle() and self.timeout_keep_alive_task is None:
+            self._await_head()  # the library ends its patience at any byte, be it of no request at all
+
+    def _is_idle(self) -> bool:
+        """No request waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _ends_head(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n")
@@ -57,7 +70,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(_TOO_LARGE)
         self.transport.close()
 
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        super().handle_websocket_upgrade()
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED:
+            raise TooLargeHead("too many requests at once")
         self._in_head = True
         self._await_head()
         super().on_message_begin()
@@ -71,8 +90,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_came()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if not self._is_idle():
+            self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self._is_idle() and not self.parser.should_upgrade():  # its body ended after it was answered
+            self._head_came()
+            self._in_head = True
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
     def on_response_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        if self._is_idle():  # else the next request has come already
+            self._in_head, self._head_bytes = True, 0
         super().on_response_complete()
 
     def _await_head(self) -> None:

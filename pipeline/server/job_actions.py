@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pipeline.client.commands import JobChange
+from pipeline.client.request import text_of
 from pipeline.client.schedules import ACCEPTED
-from pipeline.core.errors import InvalidInput, NotFound, Refused
+from pipeline.core.errors import InvalidInput, NotFound, Refused, StoreUnreachable
+from pipeline.core.ids import keyed_id
+from pipeline.core.job import JobStatus
+from pipeline.core.sight import OVER
 from pipeline.core.times import written_instant
-from pipeline.readmodel.questions import LIST_LIMIT, JobsWanted
+from pipeline.readmodel.questions import LIST_LIMIT, JobsWanted, Questions
 from pipeline.server import job_changes
 from pipeline.server.access import Principal, Role
 from pipeline.server.acting import WAIT, Acting, Done, asking
@@ -51,6 +56,8 @@ class JobActions(Acting):
         if idempotency_key is not None:
             request = job_changes.with_idempotency(request, who.name, idempotency_key)
         if request.get("key") is not None:
+            if who.queues is not None:
+                await self.store.read(require_holder, self.questions, who, request["key"])
             return await self._create_keyed(who, {**request, "wait": wait}, idempotency_key is not None)
         if self._creating is None or self._creating.connection is not connection:
             self._creating = Creating(connection)
@@ -87,11 +94,12 @@ class JobActions(Acting):
         who.require(Role.OPERATOR)
         connection = await self.store.connection()
         pipe = Pipe(asyncio.get_running_loop())
-        intake = Intake(connection, who, self.default_queue, refs=refs)
+        admit_key = partial(require_holder, self.questions, who)
+        intake = Intake(connection, who, self.default_queue, admit_key, refs=refs)
         with asking(who):
             filling = asyncio.ensure_future(pipe.fill(body))
             try:
-                view = await self.store.slowly(intake.run, pipe.take())
+                view = await self.store.streaming(intake.run, pipe.take())
             except BaseException:
                 pipe.close()
                 if filling.done() and not filling.cancelled() and filling.exception() is not None:
@@ -187,11 +195,11 @@ class JobActions(Acting):
             connection.requests.due_at(at, in_)  # told once, not for each
         with asking(who):
             if stop and verb == "cancel":
-                tally = await self._stop_all(meant, wait)
+                changing = self._stop_all(meant, wait)
             else:
-                tally = await self.store.slowly(
-                    job_changes.change_all, connection, verb, meant, wait, options
-                )
+                change_all = job_changes.change_all
+                changing = self.store.slowly(change_all, connection, verb, meant, wait, options)
+            tally = await self._told(changing, who, f"jobs.{verb}", len(meant))
         await self.audit(who, f"jobs.{verb}", "done", count=len(meant), counts=dict(tally.counts))
         view = {"matched": len(meant), "dry_run": False, "counts": dict(tally.counts), "errors": tally.errors}
         homes = sorted({connection.layout.home(id_) for id_ in meant}) if len(meant) <= POSITIONS else []
@@ -212,6 +220,14 @@ class JobActions(Acting):
                 break
         return found[: limit + 1]
 
+    async def _told(self, changing: Awaitable[Tally], who: Principal, verb: str, count: int) -> Tally:
+        """What became of many. If that is never known they are audited all the same: some are changed, or will be."""
+        try:
+            return await changing
+        except (StoreUnreachable, asyncio.CancelledError):
+            await self.audit(who, verb, "broken_off", count=count)
+            raise
+
     async def _stop_all(self, ids: Sequence[str], wait: str) -> Tally:
         tally, free = Tally(), asyncio.Semaphore(STOPS)
 
@@ -222,9 +238,12 @@ class JobActions(Acting):
                 except (InvalidInput, NotFound, Refused) as error:
                     tally.add("refused", id_, str(error))
 
-        async with asyncio.TaskGroup() as group:
-            for id_ in ids:
-                group.create_task(one(id_))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for id_ in ids:
+                    group.create_task(one(id_))
+        except ExceptionGroup as errors:  # the first one's words, such as that the store is away
+            raise errors.exceptions[0] from errors
         return tally
 
     async def _may_change(self, who: Principal, job_id: str) -> None:
@@ -237,3 +256,15 @@ class JobActions(Acting):
         change: JobChange = made.change
         await self.audit(who, verb, change.outcome, job_id=change.id)
         return Done(job_changes.view_of(change, *more), made.positions)
+
+
+def require_holder(questions: Questions, who: Principal, key: object) -> None:
+    """Forbidden if a job on another's queue has this key and has not ended: to create one with it would replace that,
+    put it off, or show it. InvalidInput for what is no key."""
+    name = text_of("key", key)
+    try:
+        view = questions.job(keyed_id(name or ""))
+    except NotFound:
+        return
+    if JobStatus(view["status"]) not in OVER:
+        who.require_queue(view["queue"])

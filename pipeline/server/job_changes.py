@@ -12,7 +12,7 @@ from pipeline import codec
 from pipeline.client import commands, waiting
 from pipeline.client.commands import JobChange, Sent
 from pipeline.client.connection import Connection
-from pipeline.client.request import TEXT_LIMIT
+from pipeline.client.request import TEXT_LIMIT, pairs_of
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound, Refused, StoreUnreachable
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
@@ -85,7 +85,7 @@ def with_idempotency(request: Mapping[str, Any], scope: str, given: str) -> dict
             raise InvalidInput(name, "needs a key")
     if not given.isprintable() or not given or len(given.encode()) > TEXT_LIMIT // 2:
         raise InvalidInput("Idempotency-Key", f"must be 1 to {TEXT_LIMIT // 2} printable characters")
-    headers = {**(request.get("headers") or {}), BODY_HEADER: fingerprint(request)}
+    headers = {**pairs_of("headers", request.get("headers")), BODY_HEADER: fingerprint(request)}
     return {**request, "headers": headers, "key": f"http/{scope}/{given}", "unique": KEPT}
 
 
@@ -108,7 +108,7 @@ async def check_same(store: Store, request: Mapping[str, Any], job_id: str) -> N
         made = await store.call(made_by)
     except NotFound:
         return
-    if made is not None and made != request["headers"][BODY_HEADER]:
+    if made != request["headers"][BODY_HEADER]:  # None: made with this key, and without the header
         raise Conflict("Idempotency-Key: it was used for another request in the last 24 hours")
 
 

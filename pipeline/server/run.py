@@ -148,8 +148,15 @@ def assemble(
         return time.time_ns() // 1_000_000 if connection is None else connection.clock.now()
 
     def write(puts: Sequence[Put]) -> None:
-        """From any thread but the loop's."""
-        asyncio.run_coroutine_threadsafe(store.append(puts), loop).result(WRITE_S)
+        """From any thread but the loop's. StoreUnreachable."""
+        writing = asyncio.run_coroutine_threadsafe(store.append(puts), loop)
+        try:
+            writing.result(max(WRITE_S, 3 * settings.store_timeout_ms / 1000))
+        except TimeoutError:
+            writing.cancel()
+            raise StoreUnreachable(
+                "the store did not confirm in time: it may or may not have taken it"
+            ) from None
 
     tokens = Tokens(topic=settings.names.meta, reader=reader, write=write, now=now)
     actions = Actions(store, questions, default_queue=settings.queue, events=events)

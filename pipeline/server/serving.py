@@ -110,7 +110,7 @@ class Serving:
         try:
             return access.recalled(bearer=bearer, session=cookie)
         except UnknownToken:
-            return await self._services.store.read(access.principal, bearer=bearer, session=cookie)
+            return await self._services.store.at_the_door(access.principal, bearer=bearer, session=cookie)
 
     # -- what is asked ----------------------------------------------------------------------------------------
 

@@ -26,8 +26,11 @@ from pipeline.readmodel.questions import Position
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALLS, READS, SLOW = 32, 8, 6
-"""Threads that ask owners, that ask the read model, and for what takes long (streams, replays)."""
+CALLS, READS, SLOW, STREAMS = 32, 8, 6, 6
+"""Threads that ask owners, that ask the read model, for what takes long (replays, bulk changes), and for what lasts as
+long as a client likes."""
+DOOR = 2
+"""Threads that look for tokens that are not known here: whoever makes some up keeps nobody else waiting."""
 AGAIN_S = 1.0
 """So often a store that is away is asked whether it is back."""
 
@@ -83,6 +86,10 @@ class Store:
         self._calls = ThreadPoolExecutor(CALLS, "ask")
         self._reads = ThreadPoolExecutor(READS, "read")
         self._slow = ThreadPoolExecutor(SLOW, "long")
+        self._streams = ThreadPoolExecutor(STREAMS, "stream")
+        self._door = ThreadPoolExecutor(DOOR, "door")
+        self._link = ThreadPoolExecutor(1, "link")
+        """Finds the store, and finds it again: not behind what takes long."""
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._scanning = threading.Lock()
@@ -116,7 +123,7 @@ class Store:
                 if self._problem is not None and time.monotonic() - self._failed_at < AGAIN_S:
                     raise StoreUnreachable(str(self._problem))
                 try:
-                    self._connection = await self.slowly(self._connect)
+                    self._connection = await self._in(self._link, self._connect)
                     self._problem = None
                 except StoreUnreachable as error:
                     self._problem, self._failed_at = error, time.monotonic()
@@ -132,8 +139,8 @@ class Store:
     async def _until_back(self, connection: Connection) -> None:
         while True:
             try:
-                await self.slowly(connection.parts.load_layout)
-            except DuelineError:
+                await self._in(self._link, connection.parts.load_layout)
+            except Exception:  # noqa: BLE001 -- whatever it is, who gave up here would answer 503 for ever
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._problem = None
@@ -185,9 +192,17 @@ class Store:
         """What asks the read model."""
         return await self._in(self._reads, function, *args, **kwargs)
 
+    async def at_the_door(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What anybody can have asked who is not known yet."""
+        return await self._in(self._door, function, *args, **kwargs)
+
     async def slowly(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What may take long, and must not keep the others waiting."""
         return await self._in(self._slow, function, *args, **kwargs)
+
+    async def streaming(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What lasts as long as its client likes: more than `STREAMS` wait for each other, and for nothing else."""
+        return await self._in(self._streams, function, *args, **kwargs)
 
     async def _in(
         self, pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -225,5 +240,6 @@ class Store:
         finally:
             if self._scan is not None:
                 self._scan.close()
-            for pool in (self._calls, self._reads, self._slow):
+            pools = (self._calls, self._reads, self._slow, self._streams, self._door, self._link)
+            for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)

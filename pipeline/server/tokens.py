@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline import codec
-from pipeline.core.errors import DuelineError, InvalidInput, NotFound, Undecodable
+from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.job import Event
 from pipeline.core.names import check_name
 from pipeline.core.times import format_instant
@@ -27,6 +27,8 @@ AGAIN_S = 0.25
 """An unknown token has the topic read at once, but no more often than this, whoever makes tokens up."""
 SWEPT = 100
 """Ended sessions that one login removes at most."""
+SESSIONS = 100
+"""Of one token at the same time at most: one more ends the oldest, so no loop of logins fills the topic."""
 NAME_LIMIT = 80
 
 
@@ -53,6 +55,8 @@ class Tokens:
         self._next = 0
         """Where on the topic the next look goes on."""
         self._looked = float("-inf")
+        self._failed = float("-inf")
+        """When a look last succeeded, and when one last did not."""
         self._records: dict[str, TokenRecord] = {}
         """By key. Replaced as a whole, so that readers need no lock."""
 
@@ -75,10 +79,14 @@ class Tokens:
         return sorted(found, key=lambda record: (record.created_at, record.id))
 
     def refresh(self) -> None:
-        """Read what is new, unless that was done a moment ago. StoreUnreachable."""
+        """Read what is new, unless that was done, or tried in vain, a moment ago. StoreUnreachable."""
         with self._reading:
-            if self._monotonic() - self._looked >= AGAIN_S:
-                self._read()
+            now = self._monotonic()
+            if now - self._looked < AGAIN_S:
+                return
+            if now - self._failed < AGAIN_S:  # else made-up tokens wait one time-out after the other
+                raise StoreUnreachable("the tokens could not be read a moment ago")
+            self._read()
 
     def read(self) -> None:
         """Read what is new. StoreUnreachable."""
@@ -86,9 +94,19 @@ class Tokens:
             self._read()
 
     def _read(self) -> None:
-        records = dict(self._records)
-        for record in self._reader.read(self._topic, 0, self._next):
-            self._next = (record.offset() or 0) + 1
+        """All of what is new or nothing: a reading that breaks off is done again, so no revocation in it is lost."""
+        try:
+            self._records, self._next = self._folded()
+        except DuelineError:
+            self._failed = self._monotonic()
+            raise
+        self._looked = self._monotonic()
+
+    def _folded(self) -> tuple[dict[str, TokenRecord], int]:
+        """What is known with what is new, and where on the topic that ends."""
+        records, end = dict(self._records), self._next
+        for record in self._reader.read(self._topic, 0, end):
+            end = (record.offset() or 0) + 1
             key, value = record.key() or b"", record.value()
             if not key.startswith((b"token/", b"session/")):
                 continue
@@ -98,15 +116,14 @@ class Tokens:
                 records.pop(name, None)
             else:
                 records[name] = read
-        self._records = records
-        self._looked = self._monotonic()
+        return records, end
 
     # -- changing ---------------------------------------------------------------------------------------------
 
     def put(self, record: TokenRecord) -> None:
         """Durable when it returns. StoreUnreachable."""
         key = _key(record)
-        ended = [] if record.parent is None else self._ended()
+        ended = [] if record.parent is None else [*self._ended(), *self._surplus(record.parent)]
         removals = [self._put(each, None) for each in ended]
         self._write([*removals, self._put(key, codec.EVENT.encode(to_event(record)))])
         self._known({**dict.fromkeys(ended), key: record})
@@ -127,6 +144,16 @@ class Tokens:
         ended = [key for key, each in self._records.items() if each.parent and not each.alive(now)]
         return ended[:SWEPT]
 
+    def _surplus(self, parent: str) -> list[str]:
+        """The oldest sessions of a token that has too many, so that there is room for one more."""
+        now = self._now()
+        mine = [
+            (each.created_at, key)
+            for key, each in self._records.items()
+            if each.parent == parent and each.alive(now)
+        ]
+        return [key for _, key in sorted(mine)[: max(len(mine) + 1 - SESSIONS, 0)]]
+
     def _put(self, key: str, value: bytes | None) -> Put:
         return Put(self._topic, 0, key.encode(), value)
 
@@ -140,7 +167,7 @@ class Tokens:
 class Following:
     """A thread that keeps the tokens fresh. What goes wrong is told once, and tried again."""
 
-    def __init__(self, tokens: Tokens, tell: Callable[[DuelineError], None]) -> None:
+    def __init__(self, tokens: Tokens, tell: Callable[[Exception], None]) -> None:
         self._tokens = tokens
         self._tell = tell
         self._stop = threading.Event()
@@ -153,7 +180,7 @@ class Following:
             try:
                 self._tokens.read()
                 failing = False
-            except DuelineError as error:
+            except Exception as error:  # noqa: BLE001 -- a thread that ended would hear of no revocation any more
                 if not failing:
                     self._tell(error)
                 failing = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import JobStatus
 from pipeline.readmodel.questions import JobsWanted
-from pipeline.server.access import Principal, Role
+from pipeline.server.access import Principal, Role, Unauthenticated
 from pipeline.server.api.outcomes import REFUSED, answer_of
 from pipeline.server.body import (
     flag,
@@ -94,7 +95,7 @@ async def create(call: Call) -> Answer:
         if key is not None:
             raise InvalidInput("Idempotency-Key", "is for one job: in a stream give each line a key")
         refs = call.query.get("refs") == "true"
-        done = await call.actions.create_jobs(call.who, pieces_of(call.request), refs=refs)
+        done = await call.actions.create_jobs(call.who, _pieces(call), refs=refs)
         return Answer(done.view, 200, done.positions)
     data = await whole_body(call.request, JOB_LIMIT)
     if kind != "application/json":
@@ -104,6 +105,14 @@ async def create(call: Call) -> Answer:
     status = CREATED if done.view["status"] == "created" else EXISTING
     answer = answer_of(done, status=status)
     return answer._replace(headers={"Location": f"/api/v1/jobs/{done.view['id']}"})
+
+
+async def _pieces(call: Call) -> AsyncIterator[bytes]:
+    """Of a stream, which may outlast the token. Unauthenticated; as `pieces_of`."""
+    async for piece in pieces_of(call.request):
+        if not call.still_let_in:
+            raise Unauthenticated("the token was revoked, or has expired: what came before is stored")
+        yield piece
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -62,19 +62,13 @@ async def _lines(call: Call, page: Any, after: str | None) -> AsyncIterator[byte
                 said = time.monotonic()
             if len(page.rows) < PAGE:
                 await asyncio.sleep(LOOK_S)
-            if not _still_may(call):
+            if not call.still_let_in:
                 return
             page = await call.ask(call.services.questions.events, after, PAGE)
     except DuelineError:
         return  # the client comes back with the last id
     finally:
         _open -= 1
-
-
-def _still_may(call: Call) -> bool:
-    """Whether the token is still good."""
-    access, who = call.services.access, call.who
-    return access.open if who.token is None else access.known(who.token)
 
 
 def _word(kind: object) -> str:

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from nicegui import ui
 from nicegui.client import Client
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pipeline.readmodel.questions import Questions
@@ -38,6 +38,8 @@ def mount(app: FastAPI, *, questions: Questions, actions: Actions, access: Acces
         _add(path, build, console, head)
     add_sign_in(pages, console)
     pages.add_static_files("/static", STATIC, max_cache_age=3600)
+    for path in NOTHING:
+        pages.router.routes.append(Route(path, _nothing, methods=["GET"]))
     _add("/{rest:path}", nowhere, console, head)
     pages.add_middleware(Guard, console=console)
     for path in ("/", links.BASE):
@@ -58,7 +60,10 @@ def mount(app: FastAPI, *, questions: Questions, actions: Actions, access: Acces
 
 
 Build = Callable[[Visit], Awaitable[None]]
-OWN = ("/sign-in", "/sign-out", "/session", "/static/{path:path}")
+NOTHING = ("/sign-out", "/_nicegui/{rest:path}")
+"""Whoever is not known gets so far (`guard`): not to the page that says that there is no such page, which NiceGUI
+keeps in memory for a minute."""
+OWN = ("/sign-in", "/session", "/static/{path:path}", *NOTHING)
 """Routes beside the pages; NiceGUI replaces those itself."""
 
 
@@ -67,6 +72,10 @@ def _clear(pages: FastAPI) -> None:
     pages.middleware_stack = None
     pages.user_middleware.clear()
     pages.router.routes[:] = [each for each in pages.router.routes if getattr(each, "path", None) not in OWN]
+
+
+async def _nothing(_: Request) -> Response:
+    return PlainTextResponse("there is nothing here", status_code=404)
 
 
 async def _to_console(_: Request) -> Response:

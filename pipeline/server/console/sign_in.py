@@ -16,6 +16,8 @@ from pipeline.server.access import SESSION_COOKIE, SESSION_MS, Forbidden, Unauth
 from pipeline.server.console import links
 from pipeline.server.console.sheet import sheet
 from pipeline.server.console.visit import Console, who_asks
+from pipeline.server.limits import whole_body
+from pipeline.server.problems import TooLarge, TooSlow
 
 LONGEST = 4_096
 """Bytes of a form at most."""
@@ -60,7 +62,7 @@ class _Door:
             max_age=SESSION_MS // 1000,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=_by_https(request),
             path="/",
         )
         return answer
@@ -91,13 +93,18 @@ def _answer(page: str, status: int) -> Response:
     return HTMLResponse(page, status_code=status, headers={"cache-control": "no-store"})
 
 
+def _by_https(request: Request) -> bool:
+    """Whether the browser speaks https, if only to the proxy before us: it says where the page of its form came from,
+    and the guard of the server has compared that with the host."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+
+
 async def _fields(request: Request) -> dict[str, str]:
-    """Of a small form; what is larger is none of ours."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LONGEST:
-            return {}
+    """Of a small form that comes without long pauses; anything else is none of ours."""
+    try:
+        body = await whole_body(request, LONGEST)
+    except (TooLarge, TooSlow):
+        return {}
     return {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
 
 

@@ -171,6 +171,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         recorded(made, {"handler": "h", "in_": 1, **dict.fromkeys(names)})
         assert len(made._shapes) <= 3
     assert all(len(shape.known) <= 3 for shape in made._shapes.values())
+    shapes = list(made._shapes)
+    assert made.record({"handler": "h", "in_": 1, "made up": 1}, NOW) is None
+    assert list(made._shapes) == shapes
 
 
 @given(at=st.integers(EARLIEST, LATEST))

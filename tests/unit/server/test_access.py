@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
+from pipeline.server import tokens as token_book
 from pipeline.server.access import (
     CSRF_HEADER,
     LOCAL,
@@ -225,6 +228,64 @@ def test_a_damaged_record_opens_nothing_and_hides_no_other(served: Any, store: A
     assert served.services.tokens.find("0123456789abcdef") is None
 
 
+def test_a_reading_that_breaks_off_loses_no_revocation(serve: Callable[..., Any]) -> None:
+    one, other = serve(), serve()
+    token = one.token("viewer", name="gone")
+    one.token("admin")
+    other.services.tokens.read()
+    (record,) = [each for each in one.services.tokens.all() if each.name == "gone"]
+    one.services.tokens.remove(record.id)
+    reading = other.services.tokens._reader.read
+
+    def broken(*where: Any) -> Iterator[Any]:
+        yield from reading(*where)
+        raise StoreUnreachable("away")
+
+    other.services.tokens._reader.read = broken
+    with pytest.raises(StoreUnreachable):
+        other.services.tokens.read()
+    other.services.tokens._reader.read = reading
+    other.services.tokens.read()
+    assert other.get("/me", token=token).status_code == 401
+
+
+def test_what_follows_the_tokens_outlives_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_book, "FOLLOW_S", 0.001)
+    again, told = threading.Event(), list[Exception]()
+
+    class Broken:
+        def __init__(self) -> None:
+            self.looks = 0
+
+        def read(self) -> None:
+            self.looks += 1
+            if self.looks == 1:
+                raise ValueError("of a kind that nobody thought of")
+            again.set()
+
+    following = token_book.Following(cast("Any", Broken()), told.append)
+    assert again.wait(20)
+    following.close()
+    assert [type(error) for error in told] == [ValueError]
+
+
+def test_a_stream_of_jobs_ends_with_its_token(served: Any, store: Any) -> None:
+    served.token("admin")
+    token = served.token("operator", name="gone")
+    (record,) = [each for each in served.services.tokens.all() if each.name == "gone"]
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"handler":"h","in":"1h"}\n'
+        await asyncio.to_thread(served.services.tokens.remove, record.id)
+        yield b'{"handler":"h","in":"1h"}\n'
+
+    headers = {"content-type": "application/x-ndjson"}
+    answer = served.ask("POST", "/jobs", token=token, content=body(), headers=headers)
+    assert answer.status_code == 401
+    assert len(store.jobs()) == 1
+    assert [audit.detail["verb"] for audit in served.audits()] == ["jobs.create"]
+
+
 def test_records_read_back_the_same(served: Any) -> None:
     served.token("operator", "a", "b")
     (record,) = served.services.tokens.all()
@@ -310,7 +371,10 @@ def test_a_session_ends_with_its_time_its_token_and_when_it_is_left(served: Any,
     access = served.services.access
     token = served.token("viewer", lasts=None)
     _, cookie = access.log_in(token)
+    assert access.still_opens(bearer=None, session=cookie)
     access.log_out(cookie)
+    assert not access.still_opens(bearer=None, session=cookie)
+    assert access.still_opens(bearer=token, session=None)
     with pytest.raises(Unauthenticated):
         access.principal(bearer=None, session=cookie)
     access.log_out(cookie)  # nothing
@@ -342,6 +406,21 @@ def test_a_login_sweeps_the_sessions_that_have_ended(served: Any, store: Any) ->
     assert len(tokens._records) == 2
 
 
+def test_a_loop_of_logins_leaves_a_bounded_number_of_sessions(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_book, "SESSIONS", 3)
+    access = served.services.access
+    token, other = served.token("viewer"), served.token("admin")
+    kept = access.log_in(other)[1]
+    cookies = []
+    for _ in range(5):
+        store.clock.advance(1)
+        cookies.append(access.log_in(token)[1])
+    assert [access.still_opens(bearer=None, session=cookie) for cookie in cookies] == [False] * 2 + [True] * 3
+    assert access.still_opens(bearer=None, session=kept)
+
+
 def test_a_session_is_no_bearer_token_and_a_token_no_cookie(served: Any) -> None:
     token = served.token("viewer")
     _, cookie = served.services.access.log_in(token)
@@ -366,7 +445,9 @@ def test_a_principal_is_held_to_its_role_and_queues() -> None:
     who = Principal(name="a", role=Role.VIEWER, queues=frozenset({"q"}))
     who.require(Role.VIEWER)
     who.require_queue("q")
-    assert who.sees(None)
+    assert not who.sees(None)
+    with pytest.raises(Forbidden):
+        who.require_queue(None)
     for forbidden in (
         lambda: who.require(Role.OPERATOR),
         lambda: who.require_queue("r"),
@@ -403,6 +484,24 @@ def test_revoking_what_is_not_there(served: Any) -> None:
     with pytest.raises(NotFound):
         served.services.tokens.remove("nothing")
     assert served.ask("DELETE", "/tokens/nothing").status_code == 404
+
+
+def test_made_up_tokens_do_not_wait_for_an_absent_store_one_after_the_other(served: Any) -> None:
+    served.token("viewer")
+    clock, tries = [0.0], list[int]()
+    tokens = served.services.tokens
+    tokens._monotonic = lambda: clock[0]
+    tokens.read()
+    clock[0] = 1.0
+
+    def away(*_: Any) -> Any:
+        tries.append(1)
+        raise StoreUnreachable("away")
+
+    tokens._reader.read = away
+    for _ in range(5):
+        assert served.get("/me", token="dl_0000000000000000_" + "A" * 43).status_code == 503
+    assert tries == [1]
 
 
 def test_made_up_tokens_do_not_make_the_topic_be_read_again_and_again(served: Any, store: Any) -> None:

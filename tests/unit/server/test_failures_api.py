@@ -14,6 +14,7 @@ from pipeline import codec
 from pipeline.core.errors import StoreUnreachable
 from pipeline.core.job import AckState, AttemptRecord, DeadLetter, Failure
 from pipeline.ports import Put
+from pipeline.readmodel.lists import Cursor
 
 
 def dead_job(served: Any, store: Any, token: str | None = None) -> Any:
@@ -85,6 +86,15 @@ def test_dead_letters_are_listed_and_requeued(served: Any, store: Any, eventuall
 def test_requeues_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
     assert field_of(served.post("/dead/requeue", body)) == field
     assert store.commands == []
+
+
+@pytest.mark.parametrize(
+    ("path", "listed"), [("/dead", ["letters", None, None]), ("/schedules", ["schedules", None])]
+)
+def test_a_cursor_that_somebody_made_up_reads_no_other_rows(served: Any, path: str, listed: Any) -> None:
+    for place in (b"W", b"", b"\xff"):
+        cursor = Cursor("cursor", listed).written(place)
+        assert field_of(served.get(f"{path}?cursor={cursor}")) == "cursor"
 
 
 def test_letters_of_another_queue_are_left_alone(served: Any, store: Any) -> None:

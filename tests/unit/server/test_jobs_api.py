@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline import codec
+from pipeline.core.errors import StoreUnreachable
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import AckState
-from pipeline.server import bulk
+from pipeline.server import bulk, job_changes
 
 NDJSON = {"content-type": "application/x-ndjson"}
 NOTHING = "j" + "0" * 26
@@ -186,6 +187,41 @@ def test_the_same_idempotency_key_for_another_request_is_a_conflict(served: Any,
     problem(answer, 422, "idempotency-conflict")
 
 
+def held(store: Any, key: str) -> str:
+    """A pending job on the default queue that holds this key, made without any header; its id."""
+    from dataclasses import replace
+
+    id_ = keyed_id(key)
+    value = codec.KEY_STATE.encode(key_state(replace(pending(store, id_), key=key)))
+    store._append(store.names.jobs, store.layout.home(id_), b"k/" + key.encode(), value)
+    return id_
+
+
+def test_a_job_that_took_the_key_of_a_header_is_not_taken_for_the_same(served: Any, store: Any) -> None:
+    held(store, "http/local/once")
+    store.owner = lambda _: {"outcome": "existing"}
+    answer = served.post("/jobs", IN_AN_HOUR, headers={"idempotency-key": "once"})
+    problem(answer, 422, "idempotency-conflict")
+
+
+def test_who_is_limited_to_a_queue_does_not_reach_others_by_their_keys(
+    served: Any, store: Any, eventually: Any
+) -> None:
+    store.add_queues({"billing": 2})
+    id_ = held(store, "k")
+    admin, limited = served.token("admin"), served.token("operator", "billing")
+    eventually(lambda: served.get(f"/jobs/{id_}", token=admin).status_code == 200)
+    for conflict in ("replace", "debounce", "existing"):
+        job = {**IN_AN_HOUR, "queue": "billing", "key": "k", "on_conflict": conflict}
+        problem(served.post("/jobs?wait=0s", job, token=limited), 403, "forbidden")
+        told = served.ask("POST", "/jobs", token=limited, content=lines(job), headers=NDJSON).json()
+        assert (told["accepted"], told["errors"][0]["field"]) == (0, "queue")
+    assert store.commands == []
+    job = {**IN_AN_HOUR, "queue": "billing", "key": "own"}
+    assert served.post("/jobs?wait=0s", job, token=limited).status_code == 202
+    assert field_of(served.post("/jobs", {**job, "key": "a\0b"}, token=limited)) == "key"
+
+
 def key_state(run: Any) -> Any:
     from pipeline.core.job import KeyState
 
@@ -216,6 +252,7 @@ def pending(store: Any, id_: str) -> Any:
         ("k", {**IN_AN_HOUR, "key": "own"}, "Idempotency-Key"),
         ("x" * 300, IN_AN_HOUR, "Idempotency-Key"),
         ("k", {**IN_AN_HOUR, "unique": "1h"}, "unique"),
+        ("k", {**IN_AN_HOUR, "headers": "x"}, "headers"),
     ],
 )
 def test_idempotency_keys_that_make_no_sense(served: Any, key: str, body: Any, field: str) -> None:
@@ -464,6 +501,25 @@ def test_many_are_counted_first_and_then_changed(served: Any, store: Any) -> Non
 def test_bulk_changes_that_make_no_sense(served: Any, store: Any, body: Any, field: str) -> None:
     assert field_of(served.post("/jobs/bulk", body)) == field
     assert store.commands == []
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_many_of_which_some_may_be_changed_are_audited(
+    served: Any, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+
+    async def stopped(*_: Any) -> Any:
+        raise StoreUnreachable("away")
+
+    def changed(*_: Any) -> Any:
+        raise StoreUnreachable("away")
+
+    monkeypatch.setattr(job_changes, "stop", stopped)
+    monkeypatch.setattr(job_changes, "change_all", changed)
+    answer = served.post("/jobs/bulk", {"verb": "cancel", "ids": [id_], "stop": stop})
+    problem(answer, 503, "store-unreachable")
+    assert ("jobs.cancel", "broken_off") in [(each.detail["verb"], each.outcome) for each in served.audits()]
 
 
 def test_more_than_the_limit_is_refused_whole(served: Any, store: Any) -> None:

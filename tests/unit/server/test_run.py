@@ -25,6 +25,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
     else:
+        while scope["path"] == "/read" and (await receive()).get("more_body"):
+            pass
         await PlainTextResponse("hello")(scope, receive, send)
 
 
@@ -85,6 +87,75 @@ def test_a_head_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     began = time.monotonic()
     assert served((HEAD,), (), (b"GET",)) == [b"", b"", b""]
     assert time.monotonic() - began < 15
+
+
+def test_a_connection_that_sends_bytes_of_no_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_S", 0.2)
+    began = time.monotonic()
+    unread = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+    for first, more in ((HEAD + b"\r\n", b"\r\n"), (unread, b"x")):
+        answer, rest = kept(first, more)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert rest == b"", "closed, and nothing more was said"
+    assert time.monotonic() - began < 15
+
+
+def test_a_body_that_ends_after_its_answer_leaves_the_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "HEAD_S", 0.2)
+    unread = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
+    _, rest = kept(unread, b"x", b"x", HEAD + b"Connection: close\r\n\r\n")
+    assert rest.startswith(b"HTTP/1.1 200")
+
+
+def test_trailers_have_the_bounds_of_a_head() -> None:
+    chunked = b"POST /read HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+    endless, short = served(
+        (chunked, *[b"X: " + b"x" * 20_000] * 100),
+        (chunked + b"X: 1\r\n\r\n" + HEAD + b"Connection: close\r\n\r\n",),
+    )
+    assert endless == b"" or endless.startswith(b"HTTP/1.1 431")
+    assert short.startswith(b"HTTP/1.1 200")
+
+
+def test_requests_that_do_not_wait_for_answers_have_bounds() -> None:
+    many, few = served(
+        ((HEAD + b"\r\n") * 1_000,),
+        ((HEAD + b"\r\n") * 5 + HEAD + b"Connection: close\r\n\r\n",),
+    )
+    assert b"HTTP/1.1 400" in many or many == b""
+    assert many.count(b"HTTP/1.1 200") <= http.PIPELINED + 1
+    assert few.count(b"HTTP/1.1 200") >= 1
+
+
+def kept(first: bytes, *more: bytes) -> tuple[bytes, bytes]:
+    """The answer to `first`, and what comes after `more`, each sent on its own once that was read."""
+
+    async def talk_on(port: int) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(first)
+            answer = await asyncio.wait_for(reader.readuntil(b"hello"), 20)
+            for piece in more:
+                writer.write(piece)
+                await writer.drain()
+            return answer, await asyncio.wait_for(reader.read(65_536), 20)
+        finally:
+            writer.close()
+
+    async def run() -> tuple[bytes, bytes]:
+        with bound("127.0.0.1", 0) as listening:
+            ready = asyncio.Event()
+            server = Server(config_of(app), ready.set)
+            serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+            await asyncio.wait_for(ready.wait(), 20)
+            told = await talk_on(listening.getsockname()[1])
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(serving, 20)
+            return told
+
+    return asyncio.run(run())
 
 
 def test_a_large_body_with_its_head_is_no_large_head() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import NotFound, StoreUnreachable
-from pipeline.server.store import Confirmation
+from pipeline.server.store import SLOW, Confirmation
 
 
 @pytest.fixture
@@ -63,3 +63,16 @@ def test_one_that_is_not_stored_is_the_answer() -> None:
         asyncio.run(confirm(RuntimeError("full")))
     with pytest.raises(StoreUnreachable, match="coming back"):
         asyncio.run(confirm(NotFound("topic t does not exist")))
+
+
+def test_the_store_is_found_behind_nothing_that_takes_long(served: Any) -> None:
+    end = threading.Event()
+    long = [
+        asyncio.run_coroutine_threadsafe(served.services.store.slowly(end.wait), served.loop)
+        for _ in range(SLOW)
+    ]
+    try:
+        assert served.run(served.services.store.connection(), timeout=10) is served.services.store.connected
+    finally:
+        end.set()
+    assert all(each.result(10) for each in long)
