@@ -12,6 +12,7 @@ from unit.doctor.healthy import HEALTHY, JOBS, spoilt
 from pipeline.adapters import kafka_checkup
 from pipeline.cli import doctor as module
 from pipeline.core.errors import StoreUnreachable
+from pipeline.core.queues import Pause, QueueChange, QueueState
 from pipeline.doctor import CHECKS, Facts
 
 
@@ -105,6 +106,19 @@ def test_a_finding_for_a_person_names_the_promise_and_the_command(dueline: Any, 
         "    endangers  promise 1: no acknowledged job is lost, none fires early",
         "    mend       dueline topics upgrade",
     ]
+
+
+def test_what_somebody_wrote_does_not_move_the_terminal(dueline: Any, looks: list[Any]) -> None:
+    """A reason is one line when a queue is paused by us, but anybody may append a record."""
+    hostile = Pause(by="ann@h1", at=HEALTHY.now, reason="x\x1b[31m\nerror  forged: line")
+    state = QueueState(
+        queue="default", changed=QueueChange.PAUSED, by="ann@h1", at=HEALTHY.now, pause=hostile
+    )
+    looks.append(spoilt(queues={"default": state}))
+    told = dueline("doctor").out
+    assert "x·[31m·error  forged: line" in told
+    assert "\x1b" not in told
+    assert not any(line.startswith("error") for line in told.splitlines())
 
 
 def test_without_a_clock_there_is_no_instant(dueline: Any, looks: list[Any]) -> None:

@@ -199,6 +199,12 @@ def test_bad_input(dueline: Any, yard: Yard, words: tuple[str, ...], error: str)
     assert len(ran.err.splitlines()) == 1
 
 
+def test_the_table_and_the_picture_are_two_files(dueline: Any, yard: Yard, tmp_path: Path) -> None:
+    file = tmp_path / "o.svg"
+    ran = dueline("outage", "--from", FROM, "--csv", str(file), "--plot", str(tmp_path / "." / "o.svg"))
+    assert (ran.code, ran.err) == (2, "dueline: --plot: o.svg is the file of --csv\n")
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

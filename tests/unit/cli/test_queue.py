@@ -146,7 +146,7 @@ def test_a_pause_stands_until_it_is_resumed_and_both_say_by_whom(
     store.clock.advance(1_000)
     again = dueline("queue", "pause", "default", "--json")
     assert again.json("queue_pause") == first
-    assert "it was paused already, by ann@h1 at 2027-01-15T08:00:00.000Z" in again.err
+    assert "it was paused already, by ann@h1 at 2027-01-15T08:00:00.000Z: deploy\n" in again.err
     view = dueline("queue", "list", "--json").lines("queue_list")[0]
     assert view["paused"] == {"by": "ann@h1", "at": "2027-01-15T08:00:00.000Z", "reason": "deploy"}
     assert dueline("status", "--json").json("status")["queues"][0]["paused"] == view["paused"]
