@@ -16,7 +16,7 @@ def test_a_record_that_was_delivered_may_have_others_behind_it(world: Any) -> No
     log = world.joined(world.log())
     world.eventually(lambda: 0 in log.at_end(), log)
     world.append(world.put(0, "a"), world.put(0, "b"))
-    assert len(log.poll(1, 5_000)) == 1
+    world.collect(log, 1)  # not one poll: the end of another partition may take its place in the batch
     assert 0 not in log.at_end()
     world.collect(log, 1)
     world.eventually(lambda: 0 in log.at_end(), log)
