@@ -120,7 +120,7 @@ class MetaTopic:
 
     def read(self) -> Meta:
         """What is committed now; StoreUnreachable if the end is not reached in time."""
-        return self._read(None)
+        return self._read(None)[0]
 
     def update(self, change: Callable[[Layout | None], Layout]) -> Layout:
         """Replace the layout by `change(layout)`, and begin the first era if none has begun. Raises what `change`
@@ -139,14 +139,10 @@ class MetaTopic:
 
     def bump_era(self) -> EraBump:
         """Begin the next era and forget every group guard, in one transaction (H20). Refused past the last era,
-        and if no era has begun. An attempt whose outcome is unknown is not made twice."""
-        begun: list[EraBump] = []
+        and if no era has begun."""
 
         def decide(found: Meta) -> tuple[dict[bytes, bytes | None], EraBump]:
-            if begun and found.era == begun[0].new:
-                return {}, begun[0]
             done = _next_era(self._topic, found)
-            begun[:] = [done]
             forgotten: dict[bytes, bytes | None] = dict.fromkeys(found.guards)
             return {ERA_KEY: codec.ERA.encode(codec.Era(era=done.new)), **forgotten}, done
 
@@ -157,12 +153,14 @@ class MetaTopic:
 
         Writers exclude each other: one transactional.id, so each fences those before it (KIP-98), and each
         first reads back a record of its own, so it has seen all that they committed. Raises what `decide`
-        raises, with nothing written; it is asked again when the outcome is unknown.
+        raises, with nothing written. When the outcome is unknown that reading tells: what was made is not made
+        twice, and for what was not `decide` is asked again.
         """
+        tried: dict[bytes, T] = {}
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._write_once(decide)
+                return self._write_once(decide, tried)
             except KafkaException as error:
                 # Overtaken by another writer, or the outcome is unknown: read again, it may be done already.
                 if time.monotonic() > deadline:
@@ -171,7 +169,10 @@ class MetaTopic:
                     ) from error
                 time.sleep(random.uniform(0.05, 0.25))
 
-    def _write_once(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
+    def _write_once(
+        self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]], tried: dict[bytes, T]
+    ) -> T:
+        """`tried`: by nonce, what earlier attempts would have answered; this one is added."""
         with constructing():
             producer = Producer(
                 {
@@ -184,8 +185,12 @@ class MetaTopic:
         producer.init_transactions(self._timeout_s)
         nonce = uuid.uuid4().bytes
         self._commit(producer, {WRITER_KEY: None}, nonce)
-        puts, answer = decide(self._read(nonce))
+        found, made = self._read(nonce)
+        for earlier in made & tried.keys():
+            return tried[earlier]
+        puts, answer = decide(found)
         if puts:
+            tried[nonce] = answer
             self._commit(producer, puts, nonce)
         return answer
 
@@ -195,10 +200,12 @@ class MetaTopic:
             producer.produce(self._topic, value, key, partition=0, headers=[(_NONCE, nonce)])
         producer.commit_transaction(self._timeout_s)
 
-    def _read(self, nonce: bytes | None) -> Meta:
-        """Fold the topic up to the record with `nonce`, or to its end. The end is the last stable offset: an
-        undecided transaction hides what is after it, which is why a writer waits for a record of its own."""
+    def _read(self, nonce: bytes | None) -> tuple[Meta, set[bytes]]:
+        """Fold the topic up to the record with `nonce`, or to its end; and the nonces of what was written. The end
+        is the last stable offset: an undecided transaction hides what is after it, which is why a writer waits for
+        a record of its own."""
         values: dict[bytes, bytes] = {}
+        made: set[bytes] = set()
         with asking(f"reading {self._topic}", self._config), self._reading() as consumer:
             deadline = time.monotonic() + self._timeout_s
             while time.monotonic() < deadline:
@@ -210,15 +217,18 @@ class MetaTopic:
                     if error.name() != "_PARTITION_EOF":
                         raise KafkaException(error)
                     if nonce is None:
-                        return _meta(self._topic, values)
+                        return _meta(self._topic, values), made
                     continue
                 key, value = message.key(), message.value()
                 if key is not None and value is not None:
                     values[key] = value
                 elif key is not None and key.startswith((GUARD, HOLD_KEY)):
                     values.pop(key, None)
-                if nonce is not None and (_NONCE, nonce) in (message.headers() or ()):
-                    return _meta(self._topic, values)
+                own = dict(message.headers() or ()).get(_NONCE)
+                if nonce is not None and own == nonce:
+                    return _meta(self._topic, values), made
+                if isinstance(own, bytes) and key != WRITER_KEY:
+                    made.add(own)
             raise TimeoutError
 
     @contextmanager

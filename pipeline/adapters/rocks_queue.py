@@ -52,16 +52,17 @@ class Queue:
     """The queue of a partition: what is owed at once, in the order of the log, and behind it what has a time. Apart,
     since the first comes and goes all the time, and the graves of all that has fired stand between the two.
 
-    `fresh` and `fresh_tail` are mark and tail of the scans that begin behind a backlog: from `fresh_from` until before
-    `fresh` stands no live row. `held`, `odd`: whether there
-    may be HELD rows, and KEY rows of `j/` records. `newest`: generation of the fired memory. `size`: number of jobs.
+    `fresh` is the mark of the scans that begin behind a backlog: from `fresh_from` until before `fresh` stands no live
+    row. It follows when all rows of the last such scan are removed together, and none came among them.
+    `held`, `odd`: whether there may be HELD rows, and KEY rows of `j/` records. `newest`: generation of the fired
+    memory. `size`: number of jobs.
     """
 
     __slots__ = (
+        "_asked",
         "_asked_from",
         "fresh",
         "fresh_from",
-        "fresh_tail",
         "held",
         "newest",
         "odd",
@@ -75,7 +76,8 @@ class Queue:
     ) -> None:
         self.owed, self.timed = Stretch(begin, times), Stretch(times, end)
         self.held, self.odd, self.newest, self.size = held, odd, newest, size
-        self.fresh = self.fresh_from = self.fresh_tail = self._asked_from = b""
+        self.fresh = self.fresh_from = self._asked_from = b""
+        self._asked: list[bytes] = []
 
     @property
     def stretches(self) -> tuple[Stretch, Stretch]:
@@ -90,7 +92,7 @@ class Queue:
     def scanned_behind(self, start: bytes, rows: list[bytes]) -> None:
         """A scan from `start` on returned these."""
         if rows:
-            self._asked_from, self.fresh_tail = start, rows[-1]
+            self._asked_from, self._asked = start, rows
 
     def added(self, row: bytes) -> None:
         stretch = self.timed if row >= self.timed.begin else self.owed
@@ -98,6 +100,8 @@ class Queue:
             stretch.added(row)
         if row < self.fresh:
             self.fresh = row
+        if self._asked and row <= self._asked[-1]:
+            self._asked = []
 
     def apart(self, rows: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         """These rows by stretch."""
@@ -106,8 +110,8 @@ class Queue:
         return ([row for row in rows if row < times], timed) if len(timed) < len(rows) else ([], rows)
 
     def removed(self, rows: list[bytes]) -> None:
-        if self.fresh_tail and self.fresh_tail in rows:
-            self.fresh_from, self.fresh, self.fresh_tail = self._asked_from, self.fresh_tail + b"\0", b""
+        if self._asked and self._asked[-1] in rows and set(rows).issuperset(self._asked):
+            self.fresh_from, self.fresh, self._asked = self._asked_from, self._asked[-1] + b"\0", []
         for stretch, some in zip(self.stretches, self.apart(rows), strict=True):
             if some:
                 stretch.removed(some)

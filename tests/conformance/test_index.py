@@ -128,6 +128,29 @@ def test_a_scan_from_earlier_on_sees_what_one_from_later_on_went_past(index: Ind
     assert [e.record_key for e in index.due(0, 9, 9, since=0)] == [b"k/a"]
 
 
+def test_what_replaces_the_last_entry_behind_a_backlog_at_its_own_time_is_seen(index: Index) -> None:
+    put(index, entry("k/a", 5))
+    assert index.due(0, 9, 9, since=5) == [entry("k/a", 5)]
+    put(index, entry("k/a", 5, value=b"new", offset=9))
+    assert index.due(0, 9, 9, since=5) == [entry("k/a", 5, value=b"new", offset=9)]
+
+
+def test_an_entry_that_comes_among_those_of_a_scan_behind_a_backlog_as_they_go_is_seen(index: Index) -> None:
+    put(index, entry("k/a", 5), entry("k/c", 5))
+    delta = Delta()
+    for old in index.due(0, 9, 9, since=5):
+        delta.remove(old)
+    delta.put(entry("k/b", 5), None)
+    index.apply(0, delta)
+    assert index.due(0, 9, 9, since=5) == [entry("k/b", 5)]
+
+
+def test_entries_before_one_that_went_alone_after_a_scan_behind_a_backlog_are_seen(index: Index) -> None:
+    put(index, entry("k/a", 5), entry("k/b", 5))
+    remove(index, index.due(0, 9, 9, since=5)[-1])
+    assert index.due(0, 9, 9, since=5) == [entry("k/a", 5)]
+
+
 def test_replacing_moves_the_entry_in_time(index: Index) -> None:
     put(index, entry("a/x", 10))
     put(index, entry("a/x", 50, value=b"new", offset=9))
