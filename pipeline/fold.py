@@ -14,6 +14,7 @@ from pipeline.core.errors import InvalidInput, StopPartition, Undecodable, Unkno
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import EARLIEST, LATEST, Command, ReplayBatch
 from pipeline.core.keys import JobsKey, JobsKind
+from pipeline.core.limited import bare
 from pipeline.core.names import legal
 from pipeline.core.site import Site
 from pipeline.core.token import LAST_RUN
@@ -240,7 +241,7 @@ class _Folding:
         plain = absolute is command and self._value.startswith(codec.COMMAND.frame)
         value = self._value if plain else codec.COMMAND.encode(absolute)
         batch = _batch(command)
-        home = self._home_of(command) if batch is None else self._home_of_run(batch.runs[0])
+        home = self._home_of(bare(command)) if batch is None else self._home_of_run(batch.runs[0])
         if home in (None, self._view.number):
             if batch is not None:
                 runs, queue = len(batch.runs), queue_of(command)
@@ -288,7 +289,7 @@ def resolved(command: Command, log_time: int) -> Command:
     if command.delay_ms is not None and command.delay_ms >= 0 and command.due_at is None:
         due_at = min(log_time + command.delay_ms, LATEST + 1)  # beyond it is refused, whatever it says
         return replace(command, due_at=due_at, delay_ms=None)
-    if command.verb == CREATE and command.due_at is None and command.delay_ms is None:
+    if bare(command).verb == CREATE and command.due_at is None and command.delay_ms is None:
         return replace(command, due_at=log_time)
     return command
 

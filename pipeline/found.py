@@ -8,10 +8,11 @@ from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.ids import occurrence_of_keyed
 from pipeline.core.job import KeyState
+from pipeline.core.site import Site
 from pipeline.emission import Emission
 from pipeline.filing import TO_FIRE
 from pipeline.ports import Entry
-from pipeline.recurring import known
+from pipeline.recurring import known, place_of
 from pipeline.runs import FIRED, holder_by_id, holder_of
 from pipeline.view import CHANGED
 
@@ -32,6 +33,8 @@ class Found:
     ended: str = ""
     waiting: bool = False
     """Of an occurrence of a schedule: it waits for an earlier one to end."""
+    to_come_of: str | None = None
+    """The schedule that has it still to come, as its next instant or waiting: only that can be changed."""
 
 
 def find(job_id: str, emission: Emission) -> Found:
@@ -56,7 +59,9 @@ def _occurrence(id_: str, emission: Emission) -> Found:
     if found.ended or found.retry is not None or state is None:
         return found
     if parsed.kind == "g" and parsed.nominal_at in state.buffer:
-        return replace(found, waiting=True)
+        return replace(found, waiting=True, to_come_of=parsed.schedule_id)
+    if parsed.kind == "g" and parsed.nominal_at == state.next_nominal:
+        return replace(found, to_come_of=parsed.schedule_id)
     same = (parsed.nominal_at, parsed.kind)
     fired = any(each.occurrence_id == id_ for each in state.open) or any(
         (each.nominal_at, each.kind) == same and not each.outcome.startswith("skipped")
@@ -98,3 +103,32 @@ def _found(
         retry=retry,
         ended=ended.decode("utf-8", "replace"),
     )
+
+
+def known_place(found: Found, emission: Emission) -> str:
+    """Where the runs of a job that fired stand, as `<queue>/<work partition>`; empty if its owner does not know."""
+    entry = emission.view.entry(keys.highest_key(found.occurrence_id))
+    if entry is not None:
+        highest = codec.HIGHEST.decode(entry.value)
+        return sound_place(f"{highest.queue}/{highest.work_partition}", emission.site)
+    holder = holder_of(found.occurrence_id, emission)
+    if holder is not None and (place := sound_place(holder[0].detail, emission.site)):
+        return place
+    return sound_place(place_of(found.occurrence_id, emission), emission.site)
+
+
+def sound_place(place: str, site: Site) -> str:
+    """`place` if it is one, else empty."""
+    queue, _, number = place.rpartition("/")
+    partitions = site.layout.queues.get(queue, 0)
+    return place if number.isascii() and number.isdecimal() and int(number) < partitions else ""
+
+
+def queue_of(found: Found, emission: Emission) -> str | None:
+    """The queue of the run to come, else of the one that was emitted last; None if its owner does not know."""
+    coming = found.pending or found.retry
+    if coming is None and found.to_come_of is not None:
+        state = known(found.occurrence_id, emission)[1]
+        return None if state is None else state.spec.queue
+    place = known_place(found, emission) if coming is None else coming.detail
+    return place.rpartition("/")[0] or None

@@ -15,6 +15,7 @@ from pipeline.core import ids
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import Command
 from pipeline.core.layout import Layout
+from pipeline.core.limited import bare
 from pipeline.fold import CREATE, resolved
 from pipeline.ports import Record
 from pipeline.view import END, header, headers_of
@@ -113,7 +114,7 @@ class JobsState:
         a restored one gets another incarnation. Beside it the occurrence that it makes, or of a key whose home is
         elsewhere, the job."""
         command = resolved(command, record["at"])
-        if command.verb != CREATE:
+        if bare(command).verb != CREATE:
             return command, None
         if command.key is None:
             due_at = command.due_at

@@ -35,7 +35,7 @@ def bench(scale: str, jobs: int | None, shapes: tuple[str, ...], store: str | No
 
     \b
     Shapes: create (and index), drain, lateness, catch-up, restart, takeover, commands, cancelled, replay;
-    schedules; readmodel; worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
+    schedules; readmodel, server; worker, instant, start-latency, worker-kill, worker-memory; disk only when asked for.
     """
     from pipeline.dev.bench import play
 

@@ -1,4 +1,5 @@
-"""`dueline cron list`, `describe` and `preview`: read from the topics; for a preview, computed alone."""
+"""`dueline cron list` and `describe`: asked of a running server, else read from the topics; and `preview`, computed
+alone."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ MOST = 100_000
 def list_(handler: str | None, source: str | None, state: str | None) -> None:
     """List all schedules, as a crontab with their next instants. With --json, one object a line.
 
-    Read from the topics: all of `jobs`.
+    A running server is asked (DUELINE_URL, or that of `dueline dev`), else the topics are read, all of `jobs`; which,
+    is said on stderr.
     """
-    from pipeline.cli.store import following
+    from pipeline.cli.served import running_server
 
     wanted = {"handler": handler, "source": source, "state": state}
-    with following() as store:
-        views = store.follower.schedule_views(store.parts.clock.now())
+    with running_server() as server:
+        views = _all_stored() if server is None else server.schedule_views()
     matching = [v for v in views if all(value in (None, v[name]) for name, value in wanted.items())]
     if not matching:
         note("no schedule matches")
@@ -35,6 +37,13 @@ def list_(handler: str | None, source: str | None, state: str | None) -> None:
         emit(iter(matching), str)
     else:
         emit(matching, _crontab)
+
+
+def _all_stored() -> list[dict[str, Any]]:
+    from pipeline.cli.store import following
+
+    with following() as store:
+        return store.follower.schedule_views(store.parts.clock.now())
 
 
 def _crontab(views: list[dict[str, Any]]) -> str:
@@ -62,14 +71,23 @@ def _flags(view: Mapping[str, Any]) -> str:
 @id_argument
 def describe(id_: str) -> None:
     """Show a schedule: its definition in words and in full, where it stands, its last and next ten instants in its zone
-    and in UTC, and what became of them, counted.
+    and in UTC, and what became of them, counted. A running server is asked (DUELINE_URL, or that of `dueline dev`),
+    else the topics are read; which, is said on stderr.
     """
-    from pipeline.cli.store import following
+    from pipeline.cli.served import served_or_stored
     from pipeline.core.names import check_name
 
-    with named_as_options(), following() as store:
+    with named_as_options():
         check_name("id", id_)
-        emit(store.follower.schedule_view(id_, store.parts.clock.now()), _description)
+        view = served_or_stored(lambda server: server.schedule_view(id_), lambda: _as_stored(id_))
+        emit(view, _description)
+
+
+def _as_stored(id_: str) -> dict[str, Any]:
+    from pipeline.cli.store import following
+
+    with following() as store:
+        return store.follower.schedule_view(id_, store.parts.clock.now())
 
 
 def _description(view: Mapping[str, Any]) -> str:

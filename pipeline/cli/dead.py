@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,12 +19,8 @@ from pipeline.core.times import parse_instant
 if TYPE_CHECKING:
     from pipeline import JobChange
     from pipeline.client.connection import Connection
-    from pipeline.follower import Follower, Letter
+    from pipeline.follower import Follower, WantedLetters
 
-OUTCOMES = (
-    *("requeued", "brought_forward", "superseded", "pending", "cancelled", "stopped"),
-    *("refused", "not_found", "unknown", "unreadable"),
-)
 REASONS_TOLD = 5
 EXIT_FLUSH_MS = 5_000
 _EXITS = (
@@ -55,17 +52,36 @@ def list_(
     """List dead letters, the latest first. With --json, one object a line.
 
     A record that nobody could read has no id: it is listed with its place (`source`), and cannot be requeued.
+
+    A running server is asked (DUELINE_URL, or that of `dueline dev`), else the topic is read, as it always is with
+    --payload; which, is said on stderr.
     """
-    from pipeline.cli.store import following
+    from pipeline.cli.served import letters_of, running_server
     from pipeline.follower import WantedLetters
 
     start = None if since is None else parse_instant("--since", since)
     wanted = WantedLetters(handler=handler, reason=reason, since=start)
+    if not payload:
+        with running_server() as server:
+            if server is not None:
+                _list(letters_of(server, wanted, limit))
+                return
+    _list(iter(_stored(wanted, payload)[:limit]))
+
+
+def _stored(wanted: WantedLetters, payload: bool) -> list[Mapping[str, Any]]:
+    from pipeline.cli.store import following
+
     with following() as store:
-        letters = store.follower.letters(wanted, payload=payload)[:limit]
-        if not letters:
-            note("no dead letter matches")
-        emit((letter.view for letter in letters), _line)
+        return [letter.view for letter in store.follower.letters(wanted, payload=payload)]
+
+
+def _list(letters: Iterator[Mapping[str, Any]]) -> None:
+    first = next(letters, None)
+    if first is None:
+        note("no dead letter matches")
+    else:
+        emit(chain([first], letters), _line)
 
 
 def _line(view: Mapping[str, Any]) -> str:
@@ -112,8 +128,8 @@ def requeue(
     Safe to repeat: no letter is requeued twice. Exit code 0; 1 if any outcome is unknown, 3 if an ID has no letter,
     4 if a job was not requeued.
     """
-    from pipeline.client.dead import requeue_runs
-    from pipeline.follower import WantedLetters
+    from pipeline.client.dead import OUTCOMES, requeue_runs
+    from pipeline.follower import WantedLetters, latest_of_each, without_letter
 
     by_filter = handler is not None or reason is not None
     if [bool(ids), by_filter, all_].count(True) != 1:
@@ -121,9 +137,10 @@ def requeue(
     edited = None if payload is None else _object(payload)
     wanted = WantedLetters(ids=frozenset(ids) if ids else None, handler=handler, reason=reason)
     with named_as_options(), _connected() as (connection, follower):
-        letters = _one_of_each(follower.letters(wanted), ids)
+        found = follower.letters(wanted)
+        letters = latest_of_each(found, ids) if ids else found
         counts = Counter(unreadable=sum(letter.job is None for letter in letters))
-        counts["not_found"] = len(_missing(ids, letters))
+        counts["not_found"] = len(without_letter(ids, letters))
         if not dry_run:
             runs = (run for _, run in follower.dead_runs(letters))
             changes = requeue_runs(connection, runs, payload=edited, wait=wait, rate=rate)
@@ -160,23 +177,9 @@ def _connected() -> Iterator[tuple[Connection, Follower]]:
         connection.close(EXIT_FLUSH_MS)
 
 
-def _one_of_each(letters: list[Letter], ids: tuple[str, ...]) -> list[Letter]:
-    """Of a job that is named, the latest letter: its key may have had several incarnations."""
-    if not ids:
-        return letters
-    latest: dict[str | None, Letter] = {}
-    for letter in letters:
-        name = letter.view["occurrence_id"] if letter.view["occurrence_id"] in ids else letter.job
-        latest.setdefault(name, letter)
-    return list(latest.values())
-
-
-def _missing(ids: tuple[str, ...], letters: Iterable[Letter]) -> set[str]:
-    named = {name for letter in letters for name in (letter.job, letter.view["occurrence_id"])}
-    return set(ids) - named
-
-
 def _counted(changes: Iterable[tuple[JobChange, str]]) -> Counter[str]:
+    from pipeline.client.dead import OUTCOMES
+
     counts: Counter[str] = Counter()
     told: set[str] = set()
     for change, why in changes:
@@ -188,6 +191,8 @@ def _counted(changes: Iterable[tuple[JobChange, str]]) -> Counter[str]:
 
 
 def _counts(answer: Mapping[str, Any]) -> str:
+    from pipeline.client.dead import OUTCOMES
+
     if answer["dry_run"]:
         return f"{answer['matched']} would be requeued" + _others(answer, "unreadable", "not_found")
     return f"{answer['requeued']} of {answer['matched']} requeued" + _others(answer, *OUTCOMES[1:])

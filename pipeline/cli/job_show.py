@@ -10,12 +10,11 @@ import click
 
 from pipeline.cli.job_input import named_as_options, pair
 from pipeline.cli.output import emit, harmless, note, table
-from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
+from pipeline.core.errors import InvalidInput
 from pipeline.core.job import JobStatus
 from pipeline.core.times import format_instant, parse_instant
 
 if TYPE_CHECKING:
-    from pipeline.client.http import Http
     from pipeline.follower import Wanted
 
 LISTED = ("pending", "retrying")
@@ -32,24 +31,10 @@ def get(id_: str) -> None:
     cannot be read to its end, because the store is coming back or a transaction stays open, is not called missing:
     exit code 5, ask again.
     """
-    from pipeline.cli.served import running_server
+    from pipeline.cli.served import served_or_stored
 
     with named_as_options():
-        with running_server() as server:
-            view = _as_stored(id_) if server is None else _as_served(server, id_)
-        emit(view, _job_text)
-
-
-def _as_served(server: Http, id_: str) -> dict[str, Any]:
-    """What it does not know may have been made a moment ago: then the topics are asked too, and where they cannot be
-    read its word counts."""
-    try:
-        return server.get(id_)
-    except NotFound as error:
-        try:
-            return _as_stored(id_)
-        except StoreUnreachable:
-            raise error from None
+        emit(served_or_stored(lambda server: server.get(id_), lambda: _as_stored(id_)), _job_text)
 
 
 def _as_stored(id_: str) -> dict[str, Any]:
@@ -86,15 +71,23 @@ def _error_text(error: Mapping[str, str] | None) -> str | None:
 @click.argument("id_", metavar="ID")
 def why(id_: str) -> None:
     """Say in one sentence what a job waits for: its time, the owner of its partition, its turn, a worker, its
-    serial group, a retry. Read from the topics; processes by their heartbeats of the last 5 seconds.
+    serial group, a retry. A running server is asked (DUELINE_URL, or that of `dueline dev`), else the topics are read;
+    which, is said on stderr. Processes are known by their heartbeats of the last 5 seconds.
     """
+    from pipeline.cli.served import served_or_stored
+
+    with named_as_options():
+        view = served_or_stored(lambda server: server.why(id_), lambda: _why_as_stored(id_))
+        emit(view, lambda told: harmless(f"{told['id']}: {told['sentence']}"))
+
+
+def _why_as_stored(id_: str) -> dict[str, Any]:
     from pipeline.cli.store import following
 
-    with named_as_options(), following() as store:
+    with following() as store:
         reason = store.follower.why(id_, store.parts.clock.now())
         status = None if reason.status is None else str(reason.status)
-        view = {"id": id_, "status": status, "waits_for": reason.waits_for, "sentence": reason.sentence}
-        emit(view, lambda told: harmless(f"{told['id']}: {told['sentence']}"))
+        return {"id": id_, "status": status, "waits_for": reason.waits_for, "sentence": reason.sentence}
 
 
 @click.command("list", short_help="List jobs, pending and retrying ones unless told otherwise.")

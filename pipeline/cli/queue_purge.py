@@ -60,6 +60,7 @@ def purge(name: str, before: str | None, yes: bool, wait: str) -> None:
             before=until,
             topic_id=here.queues.topic_id(name),
             ends=ends,
+            waiting=found.count,
         )
         begin = ends_of(here.scan, names.acks(name), partitions)
         there = here.queues.purge(name, wanted)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.cli.output import note
 from pipeline.config import Settings, dev_server, load_settings, running_dev_store
-from pipeline.core.errors import NotAllowed, StoreUnreachable
+from pipeline.core.errors import InvalidInput, NotAllowed, NotFound, StoreUnreachable
+from pipeline.core.times import parse_instant
 
 if TYPE_CHECKING:
     from pipeline.client.http import Http
+    from pipeline.follower import WantedLetters
+
+T = TypeVar("T")
 
 PATIENCE_S = 1.0
 """A server that does not answer within this is not waited for."""
@@ -37,7 +42,9 @@ def running_server() -> Iterator[Http | None]:
         if not freshness["ready"] or freshness["problem"] or freshness["age_ms"] > LAG_MS:
             raise StoreUnreachable(f"the server at {settings.url} has not caught up")
     except (StoreUnreachable, NotAllowed) as error:
-        note(f"{error}; the topics are read instead")
+        asks = isinstance(error, NotAllowed) and settings.token is None
+        how = "; DUELINE_TOKEN is sent to the server that DUELINE_URL names" if asks else ""
+        note(f"{error}{how}; the topics are read instead")
         yield None
         return
     note(f"asked the server at {settings.url}")
@@ -46,6 +53,21 @@ def running_server() -> Iterator[Http | None]:
         yield http
     finally:
         http.close(0)
+
+
+def served_or_stored(ask: Callable[[Http], T], read: Callable[[], T]) -> T:
+    """What a running server answers. Where there is none, what the topics say; they are asked too for what it does not
+    know, which may have been made a moment ago, and where they cannot be read its word counts."""
+    with running_server() as server:
+        if server is None:
+            return read()
+        try:
+            return ask(server)
+        except NotFound as error:
+            try:
+                return read()
+            except StoreUnreachable:
+                raise error from None
 
 
 def _settings() -> Settings | None:
@@ -60,6 +82,33 @@ def _settings() -> Settings | None:
     if url is None or running_dev_store(settings.state_dir) is None:
         return None
     return replace(settings, url=url, token=None)
+
+
+# -- dead letters -----------------------------------------------------------------------------
+
+_LETTER = (
+    *("id", "occurrence_id", "handler", "queue", "reason", "detail", "at", "run", "attempts", "source"),
+    "payload_bytes",
+)
+
+
+def letters_of(http: Http, wanted: WantedLetters, limit: int | None) -> Iterator[dict[str, Any]]:
+    """As `dueline dead list` shows them without payloads, the latest first."""
+    query = {} if wanted.handler is None else {"handler": wanted.handler}
+    rows = http.pages("/dead", query)
+    since = wanted.since
+    if since is not None:
+        rows = takewhile(lambda row: _instant(row["at"]) >= since, rows)
+    matching = (row for row in rows if wanted.reason in (None, row["reason"]))
+    return ({name: row[name] for name in _LETTER} for row in islice(matching, limit))
+
+
+def _instant(text: str) -> int:
+    """Epoch ms of what a letter says of itself: the bare number where that is no instant."""
+    try:
+        return parse_instant("at", text)
+    except InvalidInput:
+        return int(text)
 
 
 # -- `dueline status` ---------------------------------------------------------------------------------------

@@ -75,7 +75,11 @@ def _text(view: Mapping[str, Any]) -> str:
     parts = [f"{view['prefix']} at {view['at']}: pending {pending}{overdue}", _schedules(view), ""]
     if view["held"]:
         parts[:0] = [_held(view["held"]), ""]
-    parts.append(_rows(view["partitions"], ("topic", "partition", "owner", "state", "generation", "pending")))
+    owned = ("topic", "partition", "owner", "state", "generation")
+    counted = any(
+        part["pending"] is not None for part in view["partitions"]
+    )  # a server does not count by partition
+    parts.append(_rows(view["partitions"], (*owned, "pending") if counted else owned))
     columns = ("queue", "lag", "oldest_unacked", "workers", "in_flight", "held", "parked", "paused")
     queues = [{**queue, "paused": paused_words(queue["paused"])} for queue in view["queues"]]
     parts += ["", _rows(queues, columns)]

@@ -191,7 +191,8 @@ class Dueline(Handlers):
         worker is told, and had not ended the run within `wait`; `too_late`: it ended by itself.
 
         `<id>.<incarnation>` names an older incarnation of a job with a key. Raises InvalidInput('id') if the id
-        is malformed; StoreUnreachable.
+        is malformed; Refused for the next instant of a schedule, which has no change of its own: pause the schedule
+        or exclude the instant; StoreUnreachable.
         """
         if not stop:
             return self._change("cancel", job_id, wait)

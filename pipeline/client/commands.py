@@ -18,12 +18,21 @@ from pipeline.client.answers import Waiter
 from pipeline.client.connection import Connection, Delivery
 from pipeline.client.parts import Report
 from pipeline.client.request import wait_ms
-from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
+from pipeline.core.errors import (
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    Refused,
+    StoreUnreachable,
+    Undecodable,
+)
 from pipeline.core.handler import Duration
 from pipeline.core.ids import keyed_id, parse_id
 from pipeline.core.job import Command, Event, Run
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import command_key
+from pipeline.core.limited import NOT_ALLOWED
+from pipeline.core.schedule import NOT_ALONE
 from pipeline.core.times import aware
 from pipeline.ports import Put
 
@@ -100,7 +109,8 @@ def check_id(job_id: str) -> None:
 
 def answer_of(connection: Connection, sent: Sent) -> Event | None:
     """The owner's answer; None if none came in time. Raises StoreUnreachable if the command is not durable,
-    InvalidInput if the owner refused it."""
+    InvalidInput if the owner refused it, NotAllowed if it is about another's queue, Refused if it is about the next
+    instant of a schedule, which has no change of its own."""
     try:
         connection.wait(sent.delivery)
         return _accepted(None if sent.answer is None else sent.answer.result(_left(sent)))
@@ -129,6 +139,10 @@ def _left(sent: Sent) -> float:
 
 
 def _accepted(event: Event | None) -> Event | None:
+    if event is not None and event.outcome == NOT_ALLOWED:
+        raise NotAllowed(event.reason or "not allowed")
+    if event is not None and event.outcome == NOT_ALONE:
+        raise Refused(event.reason or "only its schedule can be changed")
     if event is not None and event.outcome == "refused":
         field, _, problem = (event.reason or "command: no reason given").partition(": ")
         raise InvalidInput(field, problem or "refused by the owner")
@@ -204,11 +218,16 @@ def meaning(connection: Connection, job_id: str, event: Event | None) -> JobChan
     """What an answer means. Of a job that its owner has forgotten, or that is being stopped, the log is asked;
     StoreUnreachable."""
     change = meaning_of(job_id, event)
-    being_stopped = event is not None and event.reason == "stopping"
-    if change.outcome == NOT_FOUND or (change.outcome == TOO_LATE and being_stopped):
+    if says_too_little(change, event):
         with connection.reading() as finder:
             return replace(change, outcome=look(finder, job_id))
     return change
+
+
+def says_too_little(change: JobChange, event: Event | None) -> bool:
+    """Whether its owner has forgotten the job, or it is being stopped: what became of it stands in the log."""
+    being_stopped = event is not None and event.reason == "stopping"
+    return change.outcome == NOT_FOUND or (change.outcome == TOO_LATE and being_stopped)
 
 
 def meaning_of(job_id: str, event: Event | None) -> JobChange:

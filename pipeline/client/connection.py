@@ -22,6 +22,7 @@ from pipeline.core.job import Run
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
 from pipeline.core.minting import Mint
+from pipeline.core.names import check_name
 from pipeline.ports import Clock, Put
 
 POLL_MS = 100
@@ -157,9 +158,9 @@ class Connection:
         return len(value)
 
     def require_queue(self, queue: str) -> None:
-        """InvalidInput if it is unknown."""
+        """InvalidInput if it is unknown, or no name of one: then it is not advised to make it."""
         if queue not in self.layout.queues:
-            self._look_again(queue)
+            self._look_again(check_name("queue", queue))
 
     def _look_again(self, queue: str) -> None:
         """The queue may have been created since the layout was read."""

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.client.commands import JobChange, Sent, answer_of, meaning_of, requeue_of, send
 from pipeline.client.connection import Connection
 from pipeline.client.request import wait_ms
-from pipeline.core.errors import InvalidInput
+from pipeline.core.errors import InvalidInput, NotAllowed
 from pipeline.core.handler import Duration
 from pipeline.core.job import Run
 
+R = TypeVar("R")
+T = TypeVar("T")
+
 UNDER_WAY = 200
 """Commands sent before the answer to the first is waited for."""
+READ_AT_ONCE = 50
+"""Letters, whose payloads are held until their commands are sent."""
 REFUSED = "refused"
+OUTCOMES = (
+    *("requeued", "brought_forward", "superseded", "pending", "cancelled", "stopped"),
+    *(REFUSED, "not_found", "unknown", "unreadable"),
+)
+"""As schemas/cli/dead_requeue.json has them."""
+
+
+def in_turns(
+    connection: Connection, letters: Sequence[T], read: Callable[[Sequence[T]], Iterable[R]]
+) -> Iterator[R]:
+    """What `read` gives of all letters, some at a time: the reader is free for others in between, however long whoever
+    takes it waits for answers."""
+    for first in range(0, len(letters), READ_AT_ONCE):
+        with connection.reading():
+            found = list(read(letters[first : first + READ_AT_ONCE]))
+        yield from found
 
 
 def requeue_runs(
@@ -67,5 +88,5 @@ def _outcome(connection: Connection, run: Run, sent: Sent | InvalidInput) -> tup
         if isinstance(sent, InvalidInput):
             raise sent
         return meaning_of(run.job_id, answer_of(connection, sent)), ""
-    except InvalidInput as error:
+    except (InvalidInput, NotAllowed) as error:
         return JobChange(id=run.job_id, outcome=REFUSED), str(error)

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
-from urllib.parse import quote
 
 from pipeline.client.commands import NOT_FOUND, JobChange
 from pipeline.client.http_bulk import schedule_all
-from pipeline.client.http_calls import Calls, NotDone
+from pipeline.client.http_calls import Calls, NotDone, segment
 from pipeline.client.http_json import due_json, instant, job_json, waited
 from pipeline.client.request import anywhere, check
 from pipeline.config import Settings
@@ -31,6 +30,7 @@ SERVER_S = 5.0
 """What a server may need itself, beside the time-out of its store."""
 JOB = ("id", "handler", "status", "due_at", "key", "queue", "result", "runs")
 ROW = ("id", "handler", "status", "due_at", "queue", "key", "run", "failures", "labels")
+WHY = ("id", "status", "waits_for", "sentence")
 """What the commands show of a job; a server tells more."""
 ADDED = ("recent", "upcoming", "etag")
 """What it adds to a schedule."""
@@ -73,7 +73,7 @@ class Http:
         return schedule_all(self.calls, jobs, self._settings)
 
     def change(self, verb: str, job_id: str, wait: Duration, **options: Any) -> JobChange:
-        path = f"/jobs/{quote(job_id, safe='')}"
+        path = f"/jobs/{segment(job_id)}"
         match verb:
             case "cancel":
                 return self._changed("POST", f"{path}/cancel", job_id, wait, repeatable=True)
@@ -90,7 +90,7 @@ class Http:
         return await asyncio.to_thread(self.change, verb, job_id, wait, **options)
 
     def stop(self, job_id: str, wait: Duration) -> JobChange:
-        path = f"/jobs/{quote(job_id, safe='')}/cancel"
+        path = f"/jobs/{segment(job_id)}/cancel"
         return self._changed("POST", path, job_id, wait, body={"stop": True}, repeatable=True)
 
     async def astop(self, job_id: str, wait: Duration) -> JobChange:
@@ -115,8 +115,13 @@ class Http:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def get(self, job_id: str) -> dict[str, Any]:
-        view = self.calls.ask("GET", f"/jobs/{quote(job_id, safe='')}", repeatable=True)
+        view = self.calls.ask("GET", f"/jobs/{segment(job_id)}", repeatable=True)
         return {name: view[name] for name in JOB}
+
+    def why(self, job_id: str) -> dict[str, Any]:
+        """What it waits for, as `dueline job why` shows it. NotFound."""
+        view = self.calls.ask("GET", f"/jobs/{segment(job_id)}/why", repeatable=True)
+        return {name: view[name] for name in WHY}
 
     def jobs(self, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         """Rows as `dueline job list` shows them, by due time; `query` as of the API."""
@@ -132,6 +137,14 @@ class Http:
             if page["cursor"] is None:
                 return
             asked["cursor"] = page["cursor"]
+
+    def schedule_view(self, schedule_id: str) -> dict[str, Any]:
+        """As `dueline cron describe` shows it. NotFound."""
+        return _without_added(self.calls.ask("GET", f"/schedules/{segment(schedule_id)}", repeatable=True))
+
+    def schedule_views(self) -> list[dict[str, Any]]:
+        """As `dueline cron list` shows them."""
+        return [_without_added(row) for row in self.pages("/schedules")]
 
     def live_handlers(self) -> frozenset[str]:
         fleet = self.calls.ask("GET", "/fleet", repeatable=True)
@@ -151,6 +164,10 @@ class Http:
 
     def close(self, timeout_ms: int) -> None:
         self.calls.close()
+
+
+def _without_added(view: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in view.items() if name not in ADDED}
 
 
 class Watch:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -34,6 +36,7 @@ FRESH_S = 10.0
 """So long after a write reads wait for it."""
 SAID = 300
 """Characters of what a server says that are repeated."""
+_log = logging.getLogger("dueline")
 
 
 class Unanswered(StoreUnreachable):
@@ -72,6 +75,8 @@ class Calls:
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
+            if url.startswith("http:") and not _is_here(url):
+                _warn_in_clear(url)
         self._client = httpx.Client(
             headers=headers,
             transport=transport,
@@ -122,8 +127,7 @@ class Calls:
             time.sleep(pause)
 
     def _once(self, request: httpx.Request, deadline: float, patience_s: float) -> View:
-        left = max(deadline - time.monotonic(), 0.001)
-        request.extensions["timeout"] = httpx.Timeout(left).as_dict()
+        _limit(request, deadline)
         try:
             response = self._client.send(request, stream=True)
             try:
@@ -144,8 +148,20 @@ class Calls:
         raise error_of(self.url, response, data)
 
 
+def _limit(request: httpx.Request, deadline: float) -> None:
+    """Have the request end at `deadline` (monotonic s). A time-out of the library is one phase's (to connect, to send,
+    to wait for the answer), so before each it is set to what is left."""
+    limits: dict[str, float | None] = {}
+
+    def begins(_phase: str, _about: Mapping[str, Any]) -> None:
+        limits.update(httpx.Timeout(max(deadline - time.monotonic(), 0.001)).as_dict())
+
+    begins("", {})
+    request.extensions |= {"timeout": limits, "trace": begins}
+
+
 def _whole(response: httpx.Response, deadline: float) -> bytes:
-    """Its body. A time-out of the library counts from piece to piece, so the clock is looked at too."""
+    """Its body. Here the library's time-out counts from piece to piece, so the clock is looked at too."""
     pieces, size = [], 0
     for piece in response.iter_bytes():
         size += len(piece)
@@ -234,6 +250,22 @@ def _line(text: object) -> str:
 
 def _seconds(text: str | None) -> float:
     return float(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 6 else 0.0
+
+
+def segment(id_: str) -> str:
+    """An id as one part of a path: `.` and `..`, which a schedule may be called, would be folded away."""
+    quoted = quote(id_, safe="")
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+@lru_cache
+def _warn_in_clear(url: str) -> None:
+    """Once: inside a network of one's own it may be meant."""
+    _log.warning(
+        "%s is not encrypted: whoever is on the way can read the token; use https://",
+        url,
+        extra={"action": "token_in_clear"},
+    )
 
 
 def _is_here(url: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from pipeline.client.request import due_of_request, wait_ms
+from pipeline.client.request import due_of_request, queue_or, wait_ms
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.job import EARLIEST
 from pipeline.core.times import aware, format_instant, instant_of, parse_duration, parse_instant
@@ -35,7 +35,7 @@ def job_json(request: Mapping[str, Any], queue: str) -> dict[str, Any]:
     }
     if "in_" in body:
         body["in"] = body.pop("in_")
-    body["queue"] = body.get("queue") or queue
+    body["queue"] = queue_or(queue, body.get("queue"))
     return body
 
 

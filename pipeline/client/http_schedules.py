@@ -6,10 +6,9 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, Unpack
-from urllib.parse import quote
 
-from pipeline.client.http import ADDED, Http
-from pipeline.client.http_calls import NotDone
+from pipeline.client.http import Http
+from pipeline.client.http_calls import NotDone, segment
 from pipeline.client.http_json import instant, plain, waited
 from pipeline.client.schedule_options import (
     ScheduleOptions,
@@ -108,10 +107,10 @@ class HttpSchedules(Schedules):
 
     def get(self, schedule_id: str) -> dict[str, Any]:
         check_name("id", schedule_id)
-        return _told(self._http.calls.ask("GET", _path(schedule_id), repeatable=True))
+        return self._http.schedule_view(schedule_id)
 
     def list(self) -> list[dict[str, Any]]:
-        return [_told(row) for row in self._http.pages("/schedules")]
+        return self._http.schedule_views()
 
     def state(self, schedule_id: str) -> Schedule:
         raise Refused("the record of a schedule is not to be had over HTTP: `get` tells what is in it")
@@ -119,7 +118,7 @@ class HttpSchedules(Schedules):
     def _change(self, verb: str, schedule_id: str, wait: Duration, **fields: Any) -> ScheduleChange:
         check_name("id", schedule_id)
         way, detail = _WAYS[verb], dict(fields.get("detail") or {})
-        path = _path(schedule_id) + way.path.format(backfill=quote(detail.pop("backfill", ""), safe=""))
+        path = _path(schedule_id) + way.path.format(backfill=segment(detail.pop("backfill", "")))
         headers = {"Idempotency-Key": str(uuid.uuid4())} if way.keyed else {}
         body = _detail_json(detail) if way.method == "POST" and verb != "schedule.resume" else None
         return self._asked(
@@ -146,12 +145,7 @@ class HttpSchedules(Schedules):
 
 
 def _path(schedule_id: str) -> str:
-    return f"/schedules/{quote(schedule_id, safe='')}"
-
-
-def _told(view: Mapping[str, Any]) -> dict[str, Any]:
-    """What the commands show of it."""
-    return {name: value for name, value in view.items() if name not in ADDED}
+    return f"/schedules/{segment(schedule_id)}"
 
 
 def _json(options: Mapping[str, Any]) -> dict[str, Any]:

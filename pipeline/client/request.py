@@ -20,12 +20,15 @@ from pipeline.core.handler import Duration
 from pipeline.core.hashing import text_hash
 from pipeline.core.ids import anonymous_id
 from pipeline.core.job import EARLIEST, LATEST, Command, Run
+from pipeline.core.limited import limited
 from pipeline.core.names import check_name
 from pipeline.core.times import instant_of, parse_duration, parse_instant
 
 TEXT_LIMIT = 512
 """UTF-8 bytes of an idempotency key, a serial group, and a name or value of labels and headers."""
 PAIRS_LIMIT = 64
+NAME_SHOWN = 80
+"""Characters of an unknown name that are told."""
 ATTEMPTS_LIMIT = 10_000
 
 CONFLICTS = ("existing", "replace", "debounce", "reject")
@@ -55,6 +58,8 @@ class JobOptions(TypedDict, total=False):
 
 requested_by: ContextVar[str | None] = ContextVar("requested_by", default=None)
 """Who asks, as its commands tell their owners; None: nobody says so."""
+allowed_queues: ContextVar[frozenset[str] | None] = ContextVar("allowed_queues", default=None)
+"""The queues that who asks is limited to, for owners to keep to; None: to none."""
 command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
 """Id of the one command that follows; None: a new one. An id that comes again within half an hour is answered again."""
 
@@ -124,7 +129,7 @@ class Requests:
             created_at=now,
             run=1,
             handler=handler,
-            queue=_name("queue", get("queue") or self._default_queue, _queue),
+            queue=_name("queue", queue_or(self._default_queue, get("queue")), _queue),
             payload=self.payload(get("payload")),
             idempotency_key=text_of("idempotency_key", get("idempotency_key")) or id_,
             attempt_limit=_attempts(get("max_attempts")),
@@ -140,13 +145,13 @@ class Requests:
             _refuse_unknown(request)
         get = request.get
         key = text_of("key", get("key"))
-        return Command(
+        command = Command(
             command_id=self._uuid(),
             verb="create",
             requested_by=requested_by.get(),
             key=key,
             handler=_name("handler", get("handler"), _handler),
-            queue=_name("queue", get("queue") or self._default_queue, _queue),
+            queue=_name("queue", queue_or(self._default_queue, get("queue")), _queue),
             payload=self.payload(get("payload")),
             due_at=_spread(due_of_request(get("at"), get("in_"), self._now()), request, 0),
             idempotency_key=text_of("idempotency_key", get("idempotency_key")),
@@ -158,17 +163,20 @@ class Requests:
             labels=pairs_of("labels", get("labels")),
             headers=pairs_of("headers", get("headers")),
         )
+        return _limited(command)
 
     def change(self, verb: str, job_id: str, **fields: Any) -> Command:
         """A command about a job that there is."""
         who = requested_by.get()
-        return Command(command_id=self._uuid(), verb=verb, requested_by=who, job_id=job_id, **fields)
+        return _limited(
+            Command(command_id=self._uuid(), verb=verb, requested_by=who, job_id=job_id, **fields)
+        )
 
     def about_schedule(self, verb: str, schedule_id: str | None, **fields: Any) -> Command:
         """A command about a schedule, or about those of a partition."""
         who = requested_by.get()
-        return Command(
-            command_id=self._uuid(), verb=verb, requested_by=who, schedule_id=schedule_id, **fields
+        return _limited(
+            Command(command_id=self._uuid(), verb=verb, requested_by=who, schedule_id=schedule_id, **fields)
         )
 
     def due_at(self, at: object, in_: object) -> int:
@@ -197,6 +205,11 @@ class Requests:
                 "payload", f"has {len(data)} bytes of JSON, the limit is {self._payload_limit}"
             )
         return data
+
+
+def _limited(command: Command) -> Command:
+    queues = allowed_queues.get()
+    return command if queues is None else limited(command, queues)
 
 
 def anywhere(settings: Settings) -> Requests:
@@ -324,6 +337,11 @@ def _named(field: str, name: object) -> object:
     return name
 
 
+def queue_or(default: str, value: object) -> object:
+    """What was asked for as a queue, which is checked yet; nothing and an empty text are the default one."""
+    return default if value is None or value == "" else value
+
+
 def _attempts(value: object) -> int | None:
     if value is None:
         return None
@@ -347,9 +365,10 @@ def _refuse_unknown(request: Mapping[str, Any]) -> None:
         if name in OF_KEYS:
             _refuse_without_key(name, request)
         elif name not in PLANNED:
-            close = difflib.get_close_matches(str(name), [*_KNOWN, *OF_KEYS, *PLANNED], n=1)
+            shown = str(name)[:NAME_SHOWN]  # whoever asks a server may send a name of megabytes
+            close = difflib.get_close_matches(shown, [*_KNOWN, *OF_KEYS, *PLANNED], n=1)
             raise InvalidInput(
-                str(name) or "''", f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
+                shown or "''", f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
             )
         elif request[name] is not None:
             raise InvalidInput(name, "not supported yet")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from pipeline.client.commands import NOT_FOUND, TOO_LATE, UNKNOWN, JobChange, answer_of, check_id, send
@@ -40,10 +40,12 @@ def wait_for(steps: Waiting[T]) -> T:
         return value
 
 
-async def wait_for_async(steps: Waiting[T]) -> T:
-    """Wait without blocking the event loop."""
+async def wait_for_async(
+    steps: Waiting[T], in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
+) -> T:
+    """Wait without blocking the event loop. `in_thread` calls a function with arguments in one."""
     while True:
-        pause, value = await asyncio.to_thread(_step, steps)
+        pause, value = await in_thread(_step, steps)
         if pause is None:
             done: T = value
             return done

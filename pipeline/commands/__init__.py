@@ -11,19 +11,20 @@ from collections.abc import Callable
 
 from pipeline import codec
 from pipeline.commands.again import release, requeue
-from pipeline.commands.answer import Answer
+from pipeline.commands.answer import Answer, not_alone
 from pipeline.commands.change import reschedule, update
 from pipeline.commands.create import create
 from pipeline.commands.retain import retain
 from pipeline.commands.schedules import change_schedule
 from pipeline.commands.stop import cancel, stop
-from pipeline.core.errors import InvalidInput, Undecodable
+from pipeline.core.errors import InvalidInput, NotAllowed, Undecodable
 from pipeline.core.ids import KeyedId, parse_id
 from pipeline.core.job import Command, Event
+from pipeline.core.limited import NOT_ALLOWED, bare, is_limited, require_queue
 from pipeline.emission import Emission
 from pipeline.filing import DETAIL_LIMIT
 from pipeline.fold import ANSWERED, SCHEDULE_VERBS
-from pipeline.found import Found, find
+from pipeline.found import Found, find, queue_of
 from pipeline.portion import REPLAY, batch_of
 from pipeline.ports import Entry
 from pipeline.view import OUTCOME
@@ -41,7 +42,7 @@ def execute(entry: Entry, emission: Emission) -> None:
 
 
 def _event(entry: Entry, emission: Emission) -> Event:
-    command = codec.COMMAND.reread(entry.value)
+    command = bare(codec.COMMAND.reread(entry.value))
     answer = _answer(command, entry, emission)
     return Event(
         id=command.command_id,
@@ -69,16 +70,34 @@ def _answer(command: Command, entry: Entry, emission: Emission) -> Answer:
         if command.verb.startswith(SCHEDULE_VERBS):
             # What was asked for while its owner was away counts from when it was asked.
             at = min(int(entry.detail) if entry.detail.isdecimal() else emission.now, emission.now)
-            if command.verb == RETAIN:
+            if command.verb == RETAIN and not is_limited(command):
                 return retain(command, at, emission)
             return change_schedule(command, emission.site.incarnation(entry.offset), at, emission)
         if command.verb == REPLAY:
             batch_of(command)  # it is filed as a command only because this raises
         if verb is None:
             raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
-        return verb(command, find(_job_id(command, emission), emission), emission)
+        found = _found(command, emission)
+        return not_alone(found) if _is_not_alone(command, found) else verb(command, found, emission)
     except (InvalidInput, Undecodable) as error:
         return Answer(outcome="refused", reason=str(error)[:DETAIL_LIMIT])
+    except NotAllowed as error:
+        return Answer(outcome=NOT_ALLOWED, reason=str(error))
+
+
+def _is_not_alone(command: Command, found: Found) -> bool:
+    """One that waits can be cancelled, and that is all."""
+    return found.to_come_of is not None and not (found.waiting and command.verb in ("cancel", "stop"))
+
+
+def _found(command: Command, emission: Emission) -> Found:
+    """NotAllowed if the job is on another's queue. Of what is known nothing of, there is nothing to change."""
+    found = find(_job_id(command, emission), emission)
+    if is_limited(command):
+        queue = queue_of(found, emission)
+        if queue is not None or found.state is not None:
+            require_queue(command, queue)
+    return found
 
 
 def _job_id(command: Command, emission: Emission) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipeline.core.schedule import NOT_ALONE
 from pipeline.found import Found
 from pipeline.runs import FIRED
 
@@ -29,6 +30,20 @@ def too_late(found: Found) -> Answer:
     if found.ended in ("cancelled", "stopped"):
         return answer_of(found, found.ended)
     return answer_of(found, FIRED if found.ended else "not_found", reason=found.ended or None)
+
+
+def not_alone(found: Found) -> Answer:
+    """The answer about what a schedule has still to come, which nobody can change by itself: the grid knows no gaps but
+    those of the schedule's definition."""
+    name = found.to_come_of
+    if found.waiting:
+        what = f"it waits for an earlier occurrence of the schedule {name} and can only be cancelled"
+    else:
+        what = (
+            f"it is the next instant of the schedule {name} and cannot be changed alone: pause {name},"
+            " exclude the instant from it, or trigger it for a run at another time"
+        )
+    return answer_of(found, NOT_ALONE, reason=f"{found.job_id}: {what}")
 
 
 def answer_of(found: Found, outcome: str, **more: Any) -> Answer:

@@ -11,9 +11,11 @@ from pipeline.core import keys
 from pipeline.core.errors import InvalidInput
 from pipeline.core.ids import command_job_id, keyed_id, occurrence_of_keyed
 from pipeline.core.job import EARLIEST, KEY_LIMIT, LATEST, PAYLOAD_CEILING, Command, KeyState, Run
+from pipeline.core.limited import is_limited, require_queue
 from pipeline.core.topics import DEFAULT_QUEUE
 from pipeline.emission import Emission
 from pipeline.filing import FINISHED, file_run, firing, hold_of
+from pipeline.found import find, queue_of
 from pipeline.ports import Entry
 from pipeline.runs import PENDING, holder_by_id, keep_state, occurrence_of
 
@@ -36,6 +38,8 @@ def create(command: Command, incarnation: int, emission: Emission) -> Answer:
     run = wanted_run(command, id_, occurrence_of_keyed(id_, incarnation), emission)
     holder = holder_by_id(id_, emission)
     if holder is not None and _taken(holder[1], emission.now):
+        if is_limited(command):
+            require_queue(command, queue_of(find(id_, emission), emission))
         return _conflict(command, run, *holder, emission)
     state = KeyState(
         incarnation=incarnation,
@@ -64,7 +68,7 @@ def _create_anonymous(command: Command, emission: Emission) -> Answer:
 
 
 def wanted_run(command: Command, job_id: str, occurrence: str, emission: Emission) -> Run:
-    """The run a command asks for. InvalidInput naming what could never be emitted."""
+    """The run a command asks for. InvalidInput naming what could never be emitted; NotAllowed."""
     if command.handler is None:
         raise InvalidInput("handler", "missing")
     due_at = emission.now if command.due_at is None else command.due_at
@@ -87,6 +91,7 @@ def wanted_run(command: Command, job_id: str, occurrence: str, emission: Emissio
         headers=command.headers,
     )
     _check(run, emission)
+    require_queue(command, run.queue)
     return run
 
 

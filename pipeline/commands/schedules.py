@@ -16,6 +16,7 @@ from pipeline.commands.answer import Answer
 from pipeline.core import series
 from pipeline.core.errors import InvalidInput, InvalidSchedule
 from pipeline.core.job import EARLIEST, Command
+from pipeline.core.limited import require_queue
 from pipeline.core.schedule import Backfill, Schedule, ScheduleSpec, check_spec, policy
 from pipeline.core.series import Step
 from pipeline.core.times import parse_instant
@@ -89,11 +90,16 @@ class _Asked:
 
 
 def change_schedule(command: Command, incarnation: int, at: int, emission: Emission) -> Answer:
-    """Execute a schedule verb as of `at`, when the log took it. InvalidInput."""
+    """Execute a schedule verb as of `at`, when the log took it. InvalidInput, NotAllowed."""
     verb = _VERBS.get(command.verb)
     if verb is None:
         raise InvalidInput("verb", f"{command.verb[:80]!r} is unknown")
-    return verb(_Asked(command, incarnation, at, emission))
+    asked = _Asked(command, incarnation, at, emission)
+    living = asked.living
+    for spec in (None if living is None else living.spec, command.spec):
+        if spec is not None:
+            require_queue(command, spec.queue)
+    return verb(asked)
 
 
 # -- making, changing, deleting -----------------------------------------------------------------------------

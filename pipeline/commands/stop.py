@@ -14,9 +14,9 @@ from pipeline.commands.answer import Answer, answer_of, too_late
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import AckState, Command
-from pipeline.core.site import Site
+from pipeline.core.limited import require_queue
 from pipeline.emission import Emission
-from pipeline.found import STOPPED, STOPPING, Found
+from pipeline.found import STOPPED, STOPPING, Found, known_place, sound_place
 from pipeline.ports import Entry
 from pipeline.runs import holder_of, tell_worker, told_of, write_stop
 from pipeline.view import OCCURRENCE, REQUEUED, WORK
@@ -74,30 +74,17 @@ def _write(command: Command, found: Found, outcome: str, place: str, emission: E
 def _place(command: Command, found: Found, emission: Emission) -> str:
     """Where the runs of a job that fired stand; empty if nobody knows. What the sender saw is checked for being a
     place at all: a wrong one puts a stop where nobody looks for it."""
-    highest = emission.view.entry(keys.highest_key(found.occurrence_id))
-    if highest is not None:
-        known = codec.HIGHEST.decode(highest.value)
-        return _sound(f"{known.queue}/{known.work_partition}", emission.site)
-    holder = holder_of(found.occurrence_id, emission)
-    if holder is not None and (place := _sound(holder[0].detail, emission.site)):
-        return place
-    if place := _sound(recurring.place_of(found.occurrence_id, emission), emission.site):
+    if place := known_place(found, emission):
         return place
     if command.seen_run is None or command.queue is None:
         return ""
     site, queue = emission.site, command.queue
+    require_queue(command, queue)
     if queue not in site.layout.queues and not (
         site.look_again(emission.now) and queue in site.layout.queues
     ):
         raise InvalidInput("queue", f"{queue[:80]!r} is unknown")
     return f"{queue}/{site.layout.work_partition(queue, command.serial or found.job_id)}"
-
-
-def _sound(place: str, site: Site) -> str:
-    """`place` if it is one."""
-    queue, _, number = place.rpartition("/")
-    partitions = site.layout.queues.get(queue, 0)
-    return place if number.isascii() and number.isdecimal() and int(number) < partitions else ""
 
 
 def close(retry: Entry, emission: Emission) -> None:
@@ -122,5 +109,5 @@ def take_back(occurrence: str, emission: Emission) -> None:
     if entry is None:
         return
     place = codec.EVENT.decode(entry.value).detail.get(WORK, "")
-    tell_worker(_sound(place, emission.site), entry.record_key, None, emission)
+    tell_worker(sound_place(place, emission.site), entry.record_key, None, emission)
     emission.end(entry, REQUEUED.decode())

@@ -47,6 +47,8 @@ class Purge:
     topic_id: str
     ends: tuple[int, ...]
     before: int | None = None
+    waiting: int | None = None
+    """How many waited when it was asked for; None: whoever asked did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,8 @@ def to_event(state: QueueState) -> Event:
             "topic_id": purge.topic_id,
             "ends": " ".join(map(str, purge.ends)),
         }
+        if purge.waiting is not None:
+            detail["purge_waiting"] = str(purge.waiting)
     reason = None if pause is None else pause.reason or None
     return Event(
         id=state.queue, kind=KIND, at=state.at, outcome=state.changed.value, reason=reason, detail=detail
@@ -191,4 +195,5 @@ def _purge(detail: Mapping[str, str]) -> Purge | None:
         before=int(detail["purge_before"]) if detail["purge_before"] else None,
         topic_id=detail["topic_id"],
         ends=tuple(map(int, detail["ends"].split())),
+        waiting=int(detail["purge_waiting"]) if "purge_waiting" in detail else None,
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.core.timing import TimingSpec
 
 __all__ = [
+    "NOT_ALONE",
     "Backfill",
     "OpenRun",
     "Recent",
@@ -36,6 +37,8 @@ __all__ = [
     "timing_spec",
 ]
 
+NOT_ALONE = "not_alone"
+"""What an owner answers to a command about the next instant of a schedule: it has no change of its own."""
 RECENT = 10
 """Occurrences that a schedule remembers."""
 MOST = 1_000

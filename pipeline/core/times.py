@@ -35,12 +35,15 @@ def parse_instant(field: str, text: object) -> Millis:
         raise InvalidInput(field, f"{_shown(text)} is no RFC 3339 instant such as 2030-01-31T09:30:00Z")
     if match[8] is None and match[9] is None:
         raise InvalidInput(field, f"{_shown(text)} has no offset: add Z or one such as +02:00")
+    year, month, day, hour, minute, second, fraction, *_ = match.groups()
     try:
-        whole = datetime(*(int(match[n]) for n in range(1, 7)), tzinfo=_zone(match))  # type: ignore[misc,arg-type]
+        whole = datetime(
+            int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=_zone(match)
+        )
     except ValueError as error:
         raise InvalidInput(field, f"{_shown(text)} is no instant: {error}") from None
-    fraction = _ceiling(Decimal(match[7] or "0") * 1000)
-    return _plausible(field, (whole - _EPOCH) // _MILLISECOND + fraction, text)
+    ms = (whole - _EPOCH) // _MILLISECOND
+    return _plausible(field, ms + _ceiling(Decimal(fraction) * 1000) if fraction else ms, text)
 
 
 def instant_of(field: str, value: datetime) -> Millis:

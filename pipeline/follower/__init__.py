@@ -4,7 +4,7 @@ Nothing here belongs to a group or owns anything. Reads are filtered while they 
 matches, not what is stored.
 """
 
-from pipeline.follower.dead import Letter, WantedLetters
+from pipeline.follower.dead import Letter, WantedLetters, latest_of_each, without_letter
 from pipeline.follower.job import View
 from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_due, fold_live
 from pipeline.follower.model import FRESH_MS, Follower
@@ -27,5 +27,7 @@ __all__ = [
     "fold_live",
     "headers_of",
     "is_overdue",
+    "latest_of_each",
     "shown_instant",
+    "without_letter",
 ]

@@ -7,7 +7,7 @@ that names the new run: letters of earlier runs are dealt with.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,12 +76,30 @@ def read_runs(reader: Reader, topic: str, letters: Iterable[Letter]) -> Iterator
     """The runs of letters, with their payloads, one after the other as they are read."""
     by_place = {letter[:2]: letter for letter in letters}
     for partition in sorted({partition for partition, _ in by_place}):
-        start = min(offset for number, offset in by_place if number == partition)
-        for record in reader.read(topic, partition, start=start):
-            letter = by_place.get((partition, record.offset() or 0))
+        offsets = [offset for number, offset in by_place if number == partition]
+        first, last = min(offsets), max(offsets)
+        for record in reader.read(topic, partition, start=first):
+            offset = record.offset() or 0
+            letter = by_place.get((partition, offset))
             found = None if letter is None else read_letter(record)
             if letter is not None and found is not None and found.run is not None:
                 yield letter, found.run
+            if offset >= last:
+                break
+
+
+def latest_of_each(letters: Sequence[Letter], ids: Iterable[str]) -> list[Letter]:
+    """Of a job that is named, the latest letter: its key may have had several incarnations."""
+    named, latest = frozenset(ids), dict[str | None, Letter]()
+    for letter in letters:
+        name = letter.view["occurrence_id"] if letter.view["occurrence_id"] in named else letter.job
+        latest.setdefault(name, letter)
+    return list(latest.values())
+
+
+def without_letter(ids: Iterable[str], letters: Iterable[Letter]) -> set[str]:
+    """Those of `ids` that have none."""
+    return set(ids) - {name for letter in letters for name in (letter.job, letter.view["occurrence_id"])}
 
 
 class _Fold:

@@ -12,7 +12,7 @@ from pipeline.core.errors import InvalidInput
 from pipeline.core.ids import parse_occurrence
 from pipeline.core.schedule import Backfill, Recent, Schedule, ScheduleSpec, spec_to_json, timing_spec
 from pipeline.core.times import aware
-from pipeline.follower.trail import SKIPPED, Trail
+from pipeline.follower.trail import SKIPPED, Trail, note_skipped
 from pipeline.follower.values import readable_event, readable_schedule, shown_instant
 from pipeline.ports import Record
 
@@ -70,7 +70,8 @@ def fold_skips(trail: Trail, events: Iterable[Record]) -> None:
         if record.key() == key and (event := readable_event(record.value())) is not None:
             first, last = detail_number(event.detail.get("first")), detail_number(event.detail.get("last"))
             if event.kind == "skipped" and event.detail.get("kind") == "g" and first <= of.nominal_at <= last:
-                trail.known, trail.end, trail.skipped = True, "skipped", event.reason
+                assert trail.schedule is not None, "else nobody knows what may be skipped"
+                note_skipped(trail, trail.schedule, of.nominal_at, event.reason)
 
 
 def may_be_skipped(trail: Trail) -> bool:
@@ -122,7 +123,7 @@ def listed_view(state: Schedule, now: int) -> View:
         "paused": state.paused,
         "next_at": _instant(upcoming),
         "next_local": None if upcoming is None else _local(upcoming, zone),
-        "last_at": shown_instant(state.recent[0].nominal_at) if state.recent else None,
+        "last_at": shown_instant(state.recent[0].at) if state.recent else None,
         "last_outcome": state.recent[0].outcome if state.recent else None,
         "overdue": is_overdue(state, now),
     }

@@ -12,7 +12,9 @@ from pipeline.core.errors import Undecodable
 from pipeline.core.ids import KeyedId, ScheduleOccurrence, keyed_id, occurrence_of_keyed, parse_id
 from pipeline.core.job import Event, KeyState, Run
 from pipeline.core.layout import Layout
+from pipeline.core.limited import bare
 from pipeline.core.schedule import Schedule
+from pipeline.core.step import DELETED, EDITED, PAUSED
 from pipeline.follower.values import (
     headers_of,
     place_of,
@@ -24,7 +26,17 @@ from pipeline.follower.values import (
 )
 from pipeline.ports import Record
 
-__all__ = ["Fold", "KeyedFold", "Place", "ScheduledFold", "Trail", "fold_of", "fold_trail", "headers_of"]
+__all__ = [
+    "Fold",
+    "KeyedFold",
+    "Place",
+    "ScheduledFold",
+    "Trail",
+    "fold_of",
+    "fold_trail",
+    "headers_of",
+    "note_skipped",
+]
 
 BEFORE_TOMBSTONE_MS = 60_000
 """How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
@@ -68,7 +80,7 @@ class Trail:
     schedule: Schedule | None = None
     """Of an occurrence of a schedule: the last state of that, of the same incarnation."""
     skipped: str | None = None
-    """Why an occurrence of a schedule did not fire."""
+    """Why an occurrence of a schedule did not fire, in one word: it was skipped, or cancelled with its schedule."""
     behind: str | None = None
     """The occurrence that one of a schedule waits for."""
     commands: set[bytes] = field(default_factory=set)
@@ -284,7 +296,7 @@ class KeyedFold(Fold):
     def _command(self, key: bytes, record: Record) -> None:
         self.trail.commands.discard(key)
         command = readable_command(record)
-        if command is None or command.verb != "create" or command.key is None:
+        if command is None or command.key is None or bare(command).verb != "create":
             return
         if keyed_id(command.key) == self._base:
             self.trail.commands.add(key)
@@ -320,12 +332,18 @@ class ScheduledFold(Fold):
             super().take(key, record)
             return
         state = readable_schedule(record.value())
-        waited = self.trail.live.pop(key, None) is not None
-        self.trail.behind = None
-        if state is not None and state.incarnation == self._of.incarnation:
-            self.stands(state)
-        if waited and not self.trail.live and not self.trail.certain:
-            self.trail.end = self.trail.end or "cancelled"  # by who deleted, edited or paused its schedule
+        trail = self.trail
+        waited = trail.live.pop(key, None)
+        trail.behind = None
+        ours = state if state is not None and state.incarnation == self._of.incarnation else None
+        if ours is not None:
+            self.stands(ours)
+        if waited is None or trail.live or trail.certain:
+            return
+        if trail.end is None:  # by who deleted, edited or paused its schedule
+            trail.end, trail.skipped = "cancelled", _taken_away(ours)
+        if trail.skipped is not None:
+            trail.first = waited
 
     def stands(self, state: Schedule) -> None:
         self.trail.schedule = state
@@ -339,26 +357,11 @@ class ScheduledFold(Fold):
             self._decided(state)
 
     def _comes(self, state: Schedule, due_at: int) -> None:
-        spec, trail = state.spec, self.trail
+        trail = self.trail
         trail.known = True
-        trail.live[self._schedule] = Run(
-            job_id=trail.id,
-            occurrence_id=trail.id,
-            schedule_id=spec.id,
-            handler=spec.handler,
-            queue=spec.queue,
-            payload=spec.payload,
-            idempotency_key=trail.id,
-            created_at=state.created_at,
-            due_at=due_at,
-            nominal_at=self._of.nominal_at,
-            run=1,
-            attempt_limit=spec.attempt_limit,
-            timeout_ms=spec.timeout_ms,
-            serial=spec.serial,
-            labels=spec.labels,
-            headers=spec.headers,
-        )
+        if trail.skipped is not None:  # its schedule was resumed, or changed back
+            trail.end = trail.skipped = trail.first = None
+        trail.live[self._schedule] = run_to_come(trail.id, state, self._of.nominal_at, due_at)
 
     def _decided(self, state: Schedule) -> None:
         """It fired or was skipped; of its last occurrences a state tells which."""
@@ -369,7 +372,7 @@ class ScheduledFold(Fold):
         if told:
             trail.known = True
         if told and told[0].startswith(SKIPPED):
-            trail.end, trail.skipped = "skipped", told[0].removeprefix(SKIPPED)
+            note_skipped(trail, state, of.nominal_at, told[0].removeprefix(SKIPPED))
         elif not self.trail.certain and state.spec.queue in self._layout.queues:
             self.trail.certain = bool(told)
             trail.work = self._place(state)
@@ -380,3 +383,40 @@ class ScheduledFold(Fold):
         partition = self._layout.work_partition(spec.queue, spec.serial or self.trail.id)
         earliest = state.created_at if self._of.kind == "b" else self._of.nominal_at
         return Place(spec.queue, partition, max(earliest - BEFORE_TOMBSTONE_MS, 0))
+
+
+def _taken_away(state: Schedule | None) -> str:
+    """Why what was to come is not any more, by the state of its schedule after that; None: it is gone."""
+    if state is None:
+        return DELETED
+    return state.ended or (EDITED if state.paused is None else PAUSED)
+
+
+def note_skipped(trail: Trail, state: Schedule, nominal_at: int, reason: str | None) -> None:
+    """An instant of this schedule was skipped: it is shown as what would have run."""
+    trail.known, trail.end, trail.skipped = True, "skipped", reason
+    if trail.first is None:
+        trail.first = run_to_come(trail.id, state, nominal_at, nominal_at)
+
+
+def run_to_come(id_: str, state: Schedule, nominal_at: int, due_at: int) -> Run:
+    """The first run of an occurrence, by the definition as it stands."""
+    spec = state.spec
+    return Run(
+        job_id=id_,
+        occurrence_id=id_,
+        schedule_id=spec.id,
+        handler=spec.handler,
+        queue=spec.queue,
+        payload=spec.payload,
+        idempotency_key=id_,
+        created_at=state.created_at,
+        due_at=due_at,
+        nominal_at=nominal_at,
+        run=1,
+        attempt_limit=spec.attempt_limit,
+        timeout_ms=spec.timeout_ms,
+        serial=spec.serial,
+        labels=spec.labels,
+        headers=spec.headers,
+    )

@@ -24,6 +24,7 @@ _SKIPS = {
     "misfire": "it was missed, and its policy does not make it up",
     "catch_up": "it was missed for longer than its catch-up window",
     "overlap": "an earlier occurrence still ran",
+    "cancelled": "it was cancelled while it waited for an earlier one",
     "buffer_full": "as many as may wait for an earlier occurrence did already",
     "paused": "the schedule was paused",
     "edited": "the schedule was changed before it was due",
@@ -244,16 +245,23 @@ def _held(story: Story, last: Ack, around: Surroundings) -> str:
 def _over(status: JobStatus, story: Story) -> str:
     last = story.last
     match status:
+        case JobStatus.CANCELLED if last is None and story.trail.skipped is not None:
+            return f"it was cancelled before it fired: {in_words(story.trail.skipped)}"
         case JobStatus.CANCELLED if last is None:
             return "it was cancelled before it fired; it waits for nothing"
         case JobStatus.STOPPED:
             return "it was stopped after it fired: no further run will start"
         case JobStatus.SKIPPED:
-            return f"its schedule skipped it: {_SKIPS.get(story.trail.skipped or '', story.trail.skipped)}"
+            return f"its schedule skipped it: {in_words(story.trail.skipped or '')}"
         case _ if last is None:
             return f"it is {status}; it waits for nothing"
     at = f"{status} in run {last.run}, attempt {last.attempt}, at {shown_instant(last.at)}"
     return f"it {at}" if status is JobStatus.SUCCEEDED else f"it is {at}{_error(last)}"
+
+
+def in_words(skipped: str) -> str:
+    """Why an occurrence of a schedule did not fire; a reason of a later version as it is."""
+    return _SKIPS.get(skipped, skipped)
 
 
 def _failure(story: Story) -> str:

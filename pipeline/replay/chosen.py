@@ -11,6 +11,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -113,16 +114,18 @@ def choose(
     ground: Ground, window: Window, wanted: Filter, tell: Callable[[int, int], None] = lambda done, of: None
 ) -> Chosen:
     """Survey the window. `tell(partitions read, of all)`. StoreUnreachable, NotFound."""
-    chosen = Chosen()
-    every = parts(ground, wanted)
-    for number, part in enumerate(every):
-        tell(number, len(every))
-        acks = ground.scan.span(ground.names.acks(part.queue), part.partition).end
-        spots = sorted(_spots(ground, part, window, wanted, chosen.tally))
-        chosen.tally.matched += len(spots)
-        chosen.add(part, acks, spots)
-    tell(len(every), len(every))
-    return chosen
+    with ExitStack() as stack:
+        chosen = stack.enter_context(Chosen())
+        every = parts(ground, wanted)
+        for number, part in enumerate(every):
+            tell(number, len(every))
+            acks = ground.scan.span(ground.names.acks(part.queue), part.partition).end
+            spots = sorted(_spots(ground, part, window, wanted, chosen.tally))
+            chosen.tally.matched += len(spots)
+            chosen.add(part, acks, spots)
+        tell(len(every), len(every))
+        stack.pop_all()
+        return chosen
 
 
 def _spots(ground: Ground, part: Part, window: Window, wanted: Filter, tally: Tally) -> Iterator[int]:

@@ -19,6 +19,7 @@ import pytest
 from integration.fleet import Fleet, fleet
 
 from pipeline import Dueline, InvalidInput, InvalidSchedule, JobFailed, NotAllowed, NotFound, Refused
+from pipeline.cli import main as cli
 from pipeline.core.ids import keyed_id
 
 SHOP = """
@@ -411,3 +412,32 @@ def test_commands_go_through_the_server(http: Dueline, shop: Fleet, url: str, op
         ran = command(shop, *words, "--json", **away)
         assert (ran.returncode, ran.stderr) == (0, f"dueline: asked the server at {url}\n")
         jsonschema.validate(json.loads(ran.stdout), json.loads((SCHEMAS / f"{schema}.json").read_text()))
+
+
+def test_what_commands_read_from_the_server_is_what_they_read_from_the_topics(
+    http: Dueline, shop: Fleet, url: str, operator: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], eventually: Callable[..., None],
+) -> None:  # fmt: skip
+    for each, value in shop._environment.items():
+        monkeypatch.setenv(each, value)
+    waiting, failing = http.schedule("ok", in_="1h"), http.schedule("fails", in_=0)
+    http.schedules.create(
+        "..", "ok", cron="0 2 * * *"
+    )  # a legal name that must not leave its place in the path
+    eventually(lambda: http.get(failing.id)["status"] == "dead", timeout=30)
+
+    def read(*words: str) -> list[Any]:
+        assert cli(words) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    reads = (("job", "why", waiting.id), ("cron", "list"), ("cron", "describe", ".."), ("dead", "list"))
+    stored = [read(*words, "--json") for words in reads]
+    monkeypatch.setenv("DUELINE_URL", url)
+    monkeypatch.setenv("DUELINE_TOKEN", operator)
+    monkeypatch.setenv("DUELINE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    served = [read(*words, "--json") for words in reads]
+    for view in (stored[0][0], served[0][0]):
+        del view["sentence"]  # it counts the seconds
+    assert served == stored
+    assert failing.id in {each["id"] for each in served[3]}
+    assert http.schedules.delete("..").outcome == "deleted"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import pytest
 from integration.fleet import Eventually, Fleet, fleet
 
 from pipeline import Dueline, JobFailed
+from pipeline.client.request import allowed_queues
+from pipeline.core.errors import NotAllowed
 from pipeline.core.ids import keyed_id
 
 SHOP = """
@@ -325,3 +328,34 @@ def test_answers_come_soon_and_in_parallel(app: Dueline) -> None:
         return [each.outcome for each in await asyncio.gather(*(app.acancel(ref.id) for ref in refs[20:]))]
 
     assert asyncio.run(cancel_all()) == ["cancelled"] * 40
+
+
+# -- who is limited to some queues --------------------------------------------------------------------------
+
+
+@contextmanager
+def limited_to(*queues: str) -> Iterator[None]:
+    """As a server asks for a token that is limited to these queues."""
+    before = allowed_queues.set(frozenset(queues))
+    try:
+        yield
+    finally:
+        allowed_queues.reset(before)
+
+
+def test_the_owner_refuses_whoever_is_limited_to_other_queues(app: Dueline) -> None:
+    free, held = app.schedule("ok", in_="1h"), app.schedule("ok", {"n": 1}, in_="1h", key="of-default")
+    before = app.get(held.id)
+    with limited_to("billing"):
+        for change in (app.cancel, app.requeue, lambda id_: app.cancel(id_, stop=True)):
+            for ref in (free, held):
+                with pytest.raises(NotAllowed, match="another queue"):
+                    change(ref.id)
+        with pytest.raises(NotAllowed):
+            app.schedule("ok", in_="2h", key="of-default", on_conflict="replace", queue="default")
+        with pytest.raises(NotAllowed):
+            app.schedules.create("nightly", "ok", cron="0 2 * * *")
+    assert (status(app, free.id), app.get(held.id)) == ("pending", before)
+    with limited_to("billing", "default"):
+        assert app.schedule("ok", in_="2h", key="of-default", on_conflict="replace").status == "replaced"
+        assert [app.cancel(ref.id).outcome for ref in (free, held)] == ["cancelled", "cancelled"]

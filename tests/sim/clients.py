@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sim.watch import KEYS, Job, Watch
+from sim.watch import ELSEWHERE, KEYS, Job, Watch
 from sim.world import HOUR_MS, LAYOUT, NAMES, World
 
 from pipeline import codec
@@ -17,11 +17,14 @@ from pipeline.adapters.memory import MemoryAppender
 from pipeline.core import keys
 from pipeline.core.ids import anonymous_id, keyed_id
 from pipeline.core.job import Command, Event, KeyState, Run, Takeover
+from pipeline.core.limited import bare, limited
 from pipeline.ports import Headers, Put
 
 RESEND_MS = 10 * 60_000
 """A client gives up sending the same record again after this long."""
 JSON = [("content-type", b"application/json")]
+LIMITS: dict[str, str] = {"0": ELSEWHERE, "1": "default"}
+"""By the first digit of a command's id: the queue that its sender is limited to."""
 
 
 class Clients:
@@ -36,6 +39,7 @@ class Clients:
         self.ended: dict[str, int] = {}
         """By occurrence: how many of its runs were said to have ended."""
         self.numbers = 0
+        self.limits = LIMITS
 
     @property
     def now(self) -> int:
@@ -148,13 +152,15 @@ class Clients:
         return self.random.choice(known[-8:] if chance < 0.8 else known)
 
     def _ask(self, verb: str, **fields: Any) -> None:
-        """Put a command at its home; now and then elsewhere, or written as JSON."""
+        """Put a command at its home; now and then elsewhere, or written as JSON, or of who is limited to a queue."""
         id_ = str(uuid.UUID(int=self.world.ids.getrandbits(128), version=4))
         command = Command(command_id=id_, verb=verb, **fields)
-        self.watch.commands[id_] = command
         partition = self._home_of(command)
         if partition is None or self.random.random() < 0.1:
             partition = self.random.randrange(LAYOUT.partitions)
+        if (queue := self.limits.get(id_[0])) is not None:
+            command = limited(command, [queue])
+        self.watch.commands[id_] = bare(command)
         if self.random.random() < 0.2:
             value, headers = self._as_json(command), JSON
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from sim.script import crew, failure, script
 from sim.world import FaultyLog, World
 
-from pipeline import choice, fold
+from pipeline import choice, commands, fold
 from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.choice import Choice
 from pipeline.core.errors import OutcomeUnknown, RetryStep
@@ -129,6 +130,12 @@ def settled_although_changed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("pipeline.view.View.current", lambda self, entry: True)
 
 
+def limits_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Commands of who is limited to some queues are executed like all others, as by an owner that knows no limits."""
+    plain = commands.bare
+    patch.setattr(commands, "bare", lambda command: replace(plain(command), detail={}))
+
+
 DOUBLED, TWICE, ANYTHING = "doubled", "executed twice|was executed after|doubled", ""
 CONTROLS: list[tuple[Mutation, str]] = [
     (no_barrier, DOUBLED),
@@ -141,6 +148,7 @@ CONTROLS: list[tuple[Mutation, str]] = [
     (fired_memory_off, TWICE),
     (lanes_apart, ANYTHING),
     (settled_although_changed, "fired Run"),
+    (limits_ignored, "limited, and"),
 ]
 """And what it must be caught by."""
 

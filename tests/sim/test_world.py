@@ -71,6 +71,6 @@ def test_the_scripts_do_what_they_are_for() -> None:
     assert outcomes >= {
         "created", "existing", "replaced", "debounced", "rejected", "refused", "cancelled", "stopped", "fired",
         "not_found", "rescheduled", "updated", "requeued", "brought_forward", "pending", "released",
-        "stopping",
+        "stopping", "not_allowed",
     }  # fmt: skip
     assert actions >= {"revoked", "lost", "outcome_unknown", "step_refused", "takeover_refused", "fencing"}

@@ -14,11 +14,14 @@ from pipeline import codec
 from pipeline.adapters.memory_cluster import MemoryRecord
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import Command, Event, KeyState
+from pipeline.core.limited import NOT_ALLOWED, QUEUES
 from pipeline.core.times import parse_duration
 from pipeline.core.topics import WORK_RETENTION_MS
 
 KEYS = ("a", "b/ü", "c")
 """Those that clients use; others are garbage."""
+ELSEWHERE = "elsewhere"
+"""A queue on which there is nothing: who is limited to it can change nothing."""
 
 
 @dataclass
@@ -145,7 +148,22 @@ class Watch:
         if judge is None:
             self.say(f"unknown outcome of {command}: {event}")
             return
-        judge(command, event, self.jobs.get(event.occurrence_id or ""))
+        job = self.jobs.get(event.occurrence_id or "")
+        if command.detail.get(QUEUES) == ELSEWHERE:
+            self._changed_nothing(command, event, job)
+        judge(command, event, job)
+
+    def _changed_nothing(self, command: Command, event: Event, job: Job | None) -> None:
+        """What it may be told beside `not_allowed` was so before it was asked."""
+        was_so = event.outcome in ("refused", "not_found", "fired", "superseded")
+        if event.outcome == "cancelled":
+            was_so = job is None or job.cancelled
+        elif event.outcome in ("stopped", "stopping"):
+            was_so = job is None or job.stopped
+        self.expect(was_so or event.outcome == NOT_ALLOWED, f"limited, and {event} of {job} by {command}")
+
+    def _not_allowed(self, command: Command, event: Event, job: Job | None) -> None:
+        self.expect(command.detail.get(QUEUES) == ELSEWHERE, f"{event} of {job} by {command}")
 
     def _due_of(self, command: Command, event: Event) -> int:
         due = int(event.detail.get("due_at", -1))

@@ -257,8 +257,9 @@ def test_a_job_whose_key_was_replaced_before_it_fired(store: Any) -> None:
     assert store.follower.job(f"{ID}.9")["status"] == "pending"
 
 
-def test_a_create_command_that_waits_is_told(store: Any) -> None:
-    command = Command(command_id="00000000-0000-4000-8000-000000000000", verb="create", key=KEY)
+@pytest.mark.parametrize("verb", ["create", "limited.create"])
+def test_a_create_command_that_waits_is_told(store: Any, verb: str) -> None:
+    command = Command(command_id="00000000-0000-4000-8000-000000000000", verb=verb, key=KEY)
     put(store, keys.command_key(command.command_id), codec.COMMAND.encode(command))
     with pytest.raises(NotFound, match="its create command waits for the owner"):
         store.follower.job(ID)

@@ -345,3 +345,43 @@ def test_a_retry_of_an_occurrence_is_a_retry_like_any(store: Any) -> None:
     store.put(replace(run, run=2, due_at=T0 + 60_000))
     view = store.follower.job(at(T0))
     assert (view["status"], view["due_at"]) == ("retrying", "2027-01-15T08:01:00.000Z")
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ({"paused": "why"}, "the schedule was paused"),
+        ({"revision": 2}, "the schedule was changed before it was due"),
+        ({"ended": "end"}, "the schedule had come to its end"),
+        (None, "the schedule was deleted before it fired"),
+    ],
+)
+def test_what_was_to_come_and_does_not_says_why(
+    store: Any, after: dict[str, Any] | None, reason: str
+) -> None:
+    put(store, STATE)
+    if after is None:
+        delete(store)
+    else:
+        put(store, replace(STATE, next_nominal=None, next_due=None, **after))
+    view = store.follower.job(at(T0 + HOUR))
+    assert (view["status"], view["handler"], view["queue"]) == ("cancelled", "report", "default")
+    assert view["due_at"] == "2027-01-15T09:00:00.000Z"
+    assert store.follower.why(at(T0 + HOUR), T0).sentence == f"it was cancelled before it fired: {reason}"
+
+
+def test_what_was_skipped_is_shown_as_what_would_have_run(store: Any) -> None:
+    put(store, replace(STATE, last_nominal=T0 + 5 * HOUR, next_nominal=T0 + 6 * HOUR, next_due=T0 + 6 * HOUR))
+    store.clock.advance(5 * HOUR)
+    skip(store, "misfire", T0 + HOUR, T0 + 4 * HOUR)
+    view = store.follower.job(at(T0 + 2 * HOUR))
+    assert (view["status"], view["handler"], view["queue"]) == ("skipped", "report", "default")
+    assert view["due_at"] == "2027-01-15T10:00:00.000Z"
+
+
+def test_the_last_outcome_is_told_with_the_time_it_was_heard_not_with_its_instant(store: Any) -> None:
+    """A backfill of last month ended today."""
+    noted = Recent(nominal_at=T0 - 500 * HOUR, kind="b", at=T0 + 1_000, outcome="succeeded")
+    put(store, replace(STATE, recent=(noted,)))
+    (line,) = store.follower.schedule_views(T0)
+    assert (line["last_at"], line["last_outcome"]) == ("2027-01-15T08:00:01.000Z", "succeeded")

@@ -13,6 +13,7 @@ from pipeline import codec
 from pipeline.adapters.memory_index import MemoryIndex
 from pipeline.core import keys
 from pipeline.core.job import Command, DeadLetter, Event, Run
+from pipeline.core.limited import LIMITED, QUEUES
 from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.emission import Emission
 from pipeline.ports import Action, Put
@@ -659,3 +660,47 @@ def test_one_that_is_due_with_nothing_to_decide_is_not_asked_all_the_time(owner:
     assert owner.entry(KEY).fire_at == NOW + 1_000
     owner.echo(emission)
     assert runs(owner.commit(FIRST)) == [] or owner.entry(KEY).fire_at >= NOW
+
+
+# -- the next instant by itself -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["cancel", "stop", "reschedule", "update", "requeue"])
+def test_the_next_instant_cannot_be_changed_by_itself_and_the_answer_says_what_can(
+    owner: Owner, verb: str
+) -> None:
+    make(owner)
+    occurrence = f"s:{ID}:{state(owner).incarnation}:g::{FIRST}"
+    answer = owner.command(verb, job_id=occurrence, due_at=FIRST + 5_000, payload=b"{}")
+    assert answer.outcome == "not_alone"
+    assert answer.reason is not None
+    assert answer.reason.startswith(f"{occurrence}: it is the next instant of the schedule {ID}")
+    assert f"pause {ID}" in answer.reason
+    assert nominals(owner.commit(FIRST)) == [0], "it fires as if nobody had asked"
+
+
+def test_who_is_limited_to_other_queues_is_not_told_of_the_next_instant(owner: Owner) -> None:
+    make(owner)
+    occurrence = f"s:{ID}:{state(owner).incarnation}:g::{FIRST}"
+    own = {"job_id": occurrence, "detail": {QUEUES: "default"}}
+    assert owner.command(f"{LIMITED}cancel", **own).outcome == "not_alone"
+    other = {"job_id": occurrence, "detail": {QUEUES: "billing"}}
+    assert owner.command(f"{LIMITED}cancel", **other).outcome == "not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("verb", "outcome"),
+    [("reschedule", "not_alone"), ("update", "not_alone"), ("requeue", "not_alone"), ("cancel", "cancelled")],
+)
+def test_one_that_waits_for_an_earlier_one_can_only_be_cancelled(
+    owner: Owner, verb: str, outcome: str
+) -> None:
+    make(owner, overlap="buffer_one")
+    owner.commit(FIRST)
+    owner.commit(FIRST + MINUTE)
+    assert state(owner).buffer == (FIRST + MINUTE,)
+    occurrence = f"s:{ID}:{state(owner).incarnation}:g::{FIRST + MINUTE}"
+    at = FIRST + MINUTE + 1
+    answer = owner.command(verb, at, job_id=occurrence, due_at=at + 5_000, payload=b"{}")
+    assert answer.outcome == outcome
+    assert ("can only be cancelled" in (answer.reason or "")) == (outcome == "not_alone")

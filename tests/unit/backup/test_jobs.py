@@ -123,10 +123,11 @@ def test_a_command_in_json_is_kept_as_avro(town: Town) -> None:
     assert codec.COMMAND.decode(found["value"]) == Command(command_id=UUID, verb="cancel", job_id=JOB)
 
 
-def test_the_job_of_a_key_keeps_the_idempotency_key_that_it_would_have_had(town: Town) -> None:
+@pytest.mark.parametrize("verb", [CREATE, f"limited.{CREATE}"])
+def test_the_job_of_a_key_keeps_the_idempotency_key_that_it_would_have_had(town: Town, verb: str) -> None:
     id_ = ids.keyed_id("invoice-55")
     home, own = LAYOUT.home(id_), ids.occurrence_of_keyed(id_, ids.incarnation(3, 0))
-    asked = command(key="invoice-55", due_at=T0)
+    asked = command(verb=verb, key="invoice-55", due_at=T0)
     assert sent(town, home, asked) == replace(asked, idempotency_key=own)
     state = state_of(town)
     assert state.makes(own)

@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.unit.cli.test_cron import STATE, put
+
 ID = "j" + "0" * 26
 AT = "2027-01-15T08:00:00.000Z"
 JOB = {
@@ -80,6 +82,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, dict[str, list[str]]]] = []
         self.authorised: list[str | None] = []
+        self.closed = False
         self.views: dict[str, Any] = {
             "/api/v1/status": OVERVIEW,
             "/api/v1/fleet": FLEET,
@@ -101,7 +104,10 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((parts.path, parse_qs(parts.query)))
         self.server.authorised.append(self.headers.get("authorization"))
         view = self.server.views.get(parts.path)
-        if view is None:
+        if self.server.closed:
+            kind, status = "application/problem+json", 401
+            view = {"type": "urn:dueline:problem:unauthenticated", "detail": "a token is needed"}
+        elif view is None:
             kind, status = "application/problem+json", 404
             view = {"type": "urn:dueline:problem:not-found", "detail": f"{parts.path}: nothing of this id"}
         else:
@@ -214,6 +220,78 @@ def test_something_else_at_the_url_is_not_believed(dueline: Any, server: Server)
     assert "it is no dueline server" in ran.err
 
 
+# -- what a job waits for, schedules, dead letters -----------------------------------------------------------
+
+WHY = {"id": ID, "status": "pending", "waits_for": "time", "sentence": "It is due in 3 s.", "more": 1}
+LETTER = {
+    "id": ID,
+    "occurrence_id": ID,
+    "handler": "a",
+    "queue": "default",
+    "reason": "max_attempts",
+    "detail": "no",
+    "at": AT,
+    "run": 1,
+    "attempts": [],
+    "source": {"topic": "there.work.default", "partition": 0, "offset": 3},
+    "payload_bytes": 2,
+    "more": 1,
+}
+
+
+def test_a_server_says_what_a_job_waits_for(dueline: Any, server: Server) -> None:
+    server.views[f"/api/v1/jobs/{ID}/why"] = WHY
+    ran = dueline("job", "why", ID, "--json")
+    assert ran.json("job_why") == {name: WHY[name] for name in ("id", "status", "waits_for", "sentence")}
+    assert ran.err == f"dueline: asked the server at {server.url}\n"
+
+
+def test_what_a_job_waits_for_that_a_server_has_not_heard_of_is_read(
+    dueline: Any, app: Any, server: Server
+) -> None:
+    ref = app.schedule("a", in_="1h")
+    assert dueline("job", "why", ref.id, "--json").json("job_why")["waits_for"] == "time"
+
+
+def test_a_servers_schedules_are_those_of_the_topics_and_it_tells_more(
+    dueline: Any, store: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, STATE)
+    monkeypatch.delenv("DUELINE_URL")
+    (listed,) = dueline("cron", "list", "--json").lines("cron_list")
+    described = dueline("cron", "describe", "daily", "--json").json("cron_describe")
+    more = {"recent": [], "upcoming": [], "etag": '"1"'}
+    items = [{**listed, **more}, {**listed, "id": "other", "handler": "b"}]
+    server.views["/api/v1/schedules"] = {"items": items, "cursor": None}
+    server.views["/api/v1/schedules/daily"] = {**described, **more}
+    monkeypatch.setenv("DUELINE_URL", server.url)
+    store.cluster.reachable = False
+    assert dueline("cron", "list", "--handler", "report", "--json").lines("cron_list") == [listed]
+    ran = dueline("cron", "describe", "daily", "--json")
+    assert ran.json("cron_describe") == described
+    assert dueline("cron", "describe", "nobody").code == 3
+    assert ran.err == f"dueline: asked the server at {server.url}\n"
+
+
+def test_a_servers_dead_letters_are_filtered_and_cut_like_those_of_the_topics(
+    dueline: Any, server: Server
+) -> None:
+    older, odd = {**LETTER, "at": "2027-01-15T07:00:00.000Z"}, {**LETTER, "at": "99999999999999999"}
+    other = {**LETTER, "reason": "timeout"}
+    server.views["/api/v1/dead"] = {"items": [odd, LETTER, other, older], "cursor": None}
+    since = ("--since", "2027-01-15T07:30:00Z")
+    ran = dueline("dead", "list", "--handler", "a", "--reason", "max_attempts", *since, "--json")
+    assert [each["at"] for each in ran.lines("dead_list")] == [odd["at"], AT]
+    assert server.asked[-1][1]["handler"] == ["a"]
+    assert len(dueline("dead", "list", "--limit", "3", "--json").lines("dead_list")) == 3
+    assert "no dead letter matches" in dueline("dead", "list", "--reason", "x").err
+
+
+def test_payloads_of_dead_letters_are_in_the_topic_only(dueline: Any, server: Server) -> None:
+    assert dueline("dead", "list", "--payload").err == "dueline: no dead letter matches\n"
+    assert server.asked == []
+
+
 # -- the server of `dueline dev` ----------------------------------------------------------------------------
 
 
@@ -237,6 +315,19 @@ def test_the_server_of_a_running_dev_is_found_and_sent_no_token(
     ran = dueline("job", "get", ID)
     assert (ran.code, f"dueline: asked the server at {server.url}\n" in ran.err) == (0, True)
     assert server.authorised == [None, None]
+
+
+def test_how_a_server_that_wants_a_token_gets_it_is_told(
+    dueline: Any, server: Server, beside: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.closed = True
+    monkeypatch.setenv("DUELINE_TOKEN", "dl_mine")
+    beside(server={"url": server.url, "prefix": "dueline"})
+    how = "; DUELINE_TOKEN is sent to the server that DUELINE_URL names"
+    assert f"says: a token is needed{how}; the topics are read instead" in dueline("status").err
+    monkeypatch.setenv("DUELINE_URL", server.url)
+    assert how not in dueline("status").err
+    assert server.authorised == [None, "Bearer dl_mine"]
 
 
 @pytest.mark.parametrize(

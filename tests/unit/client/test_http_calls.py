@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from pipeline.client import http_calls
-from pipeline.client.http_calls import Calls, Failed, NotDone, Unanswered, _is_here
+from pipeline.client.http_calls import Calls, Failed, NotDone, Unanswered, _is_here, segment
 from pipeline.core.errors import (
     DuelineError,
     InvalidInput,
@@ -232,3 +233,75 @@ def test_a_server_that_drips_does_not_hold_anybody(dripping: str) -> None:
 )
 def test_a_proxy_is_not_asked_for_this_machine(url: str, here: bool) -> None:
     assert _is_here(url) is here
+
+
+def test_each_phase_of_a_call_has_what_is_left_of_its_time(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connecting, sending and waiting are timed one by one: three times as long in all, if each had the whole."""
+    there = asked(OK)
+    there.calls.ask("GET", "/jobs")
+    (request,) = there.requests
+    limits = request.extensions["timeout"]
+    assert all(0.0 < limits[phase] <= 0.5 for phase in ("pool", "connect", "write", "read"))
+    began = time.monotonic()
+    for later, left in ((0.2, 0.3), (0.4, 0.1), (9.0, 0.001)):
+        monkeypatch.setattr(http_calls.time, "monotonic", lambda later=later: began + later)
+        request.extensions["trace"]("http11.receive_response_headers.started", {})
+        assert limits["read"] == limits["write"] == pytest.approx(left, abs=0.05)
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Takes its time to take the question, and never answers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.server.ended.wait(1.6)  # type: ignore[attr-defined]
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.ended.wait(30)  # type: ignore[attr-defined]
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_what_sending_takes_is_not_given_again_to_waiting() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        server.ended = threading.Event()  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        calls = Calls(f"http://127.0.0.1:{server.server_port}", None, patience_s=2.0)
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachable, match="did not answer within 2 s"):
+            calls.ask("POST", "/jobs", lines=b"x" * 20_000_000)
+        took = time.monotonic() - began
+        server.ended.set()  # type: ignore[attr-defined]
+        calls.close()
+        server.shutdown()
+    assert took < 3.4, "not two seconds more than the sending took"
+
+
+@pytest.mark.parametrize(
+    ("id_", "sent"), [(".", "%2E"), ("..", "%2E%2E"), ("a.b", "a.b"), ("a/b", "a%2Fb"), ("...", "...")]
+)
+def test_an_id_stays_one_part_of_the_path(asked: Callable[..., Asked], id_: str, sent: str) -> None:
+    there = asked(OK)
+    there.calls.ask("GET", f"/schedules/{segment(id_)}")
+    assert there.requests[0].url.raw_path == f"/api/v1/schedules/{sent}".encode()
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "said"),
+    [
+        ("http://there", "dl_secret", 1),
+        ("https://there", "dl_secret", 0),
+        ("http://127.0.0.1:1", "dl_secret", 0),
+        ("http://there", None, 0),
+    ],
+)
+def test_a_token_that_goes_in_clear_is_told_once(
+    url: str, token: str | None, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    http_calls._warn_in_clear.cache_clear()
+    for _ in range(2):
+        Calls(url, token, patience_s=1).close()
+    assert len(caplog.records) == said
+    assert "secret" not in caplog.text

@@ -112,7 +112,13 @@ def test_a_job_among_many_becomes_what_it_becomes_alone(stream: list[dict[str, A
 
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
-    [("max_attempts", 1, True), ("max_attempts", 1, 1.0), ("timeout", 1, True), ("in_", 1, True)],
+    [
+        ("max_attempts", 1, True),
+        ("max_attempts", 1, 1.0),
+        ("timeout", 1, True),
+        ("in_", 1, True),
+        ("queue", "mail", {}),
+    ],
 )
 def test_what_equals_a_good_value_is_not_taken_for_it(name: str, good: Any, bad: Any) -> None:
     made = recorder_of()

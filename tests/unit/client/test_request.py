@@ -98,6 +98,9 @@ def test_at_is_an_aware_datetime_or_text_and_may_be_past(at: object, due_at: int
         ("handler", 7),
         ("queue", "no/such"),
         ("queue", b"bytes"),
+        ("queue", {}),
+        ("queue", []),
+        ("queue", False),
         ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 -- naive on purpose
         ("at", "2030-01-01T00:00:00"),
         ("at", "tomorrow"),
@@ -265,6 +268,7 @@ def test_a_spread_of_a_job_with_a_key_is_by_the_key() -> None:
         ("on_conflict", ["existing"]),
         ("handler", "NO"),
         ("queue", "no/such"),
+        ("queue", {}),
         ("priority", 1),
         ("nonsense", 1),
     ],

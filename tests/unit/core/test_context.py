@@ -34,9 +34,13 @@ class Keeping(Quiet):
         super().__init__()
         self.lines = []
         self.produced = []
+        self.told = []
 
     def log(self, line):
         self.lines.append(line)
+
+    def progress(self, fraction, note):
+        self.told.append((fraction, note))
 
     def produce(self, topic, value, key, headers, partition):
         self.produced.append((topic, value, key, headers, partition))
@@ -58,6 +62,12 @@ def test_what_is_logged_from_info_on_is_kept_whatever_is_shown():
     logger.warning("50 % of it")
     assert side.lines == ["INFO sent mail of 3", "WARNING 50 % of it"]
     assert formatted("broken %d", ("arguments",)) == "broken %d"
+
+
+def test_a_note_of_progress_is_cut():
+    side = Keeping()
+    context(side).progress(0.5, "x" * 300)
+    assert side.told == [(0.5, "x" * 200)]
 
 
 def test_records_handed_on_are_bytes_or_text():

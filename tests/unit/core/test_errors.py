@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.core import errors
+from pipeline.core.job import Failure
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,18 @@ def test_invalid_input_names_the_field():
 def test_an_unknown_fingerprint_is_written_as_in_the_layout():
     error = errors.UnknownFingerprint(0xAB)
     assert (error.fingerprint, str(error)) == (0xAB, "unknown schema fingerprint 00000000000000ab")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, "job j is dead"),
+        (Failure(type="KeyError", message="'a'\nb"), "job j is dead: KeyError: 'a'"),
+    ],
+)
+def test_a_failed_job_is_told_in_one_line(error, text):
+    failed = errors.JobFailed("j", "dead", error)
+    assert (failed.job_id, failed.status, failed.error, str(failed)) == ("j", "dead", error, text)
 
 
 def test_a_partition_to_rebuild_is_named():

@@ -275,6 +275,11 @@ def test_a_result_is_compact_utf_8():
     assert encode_result(False) == b"false"
 
 
+def test_a_result_encoded_where_its_handler_ran_is_kept_as_it_is():
+    assert encode_result(handler.Kept(b'"once"')) == b'"once"'
+    assert encode_result(handler.Kept(None)) is None
+
+
 def test_a_trace_that_cannot_be_made_is_said_to_be_so(monkeypatch):
     def refuse(error):
         raise SystemExit(3)

@@ -73,6 +73,11 @@ def test_what_is_written_is_read(state: QueueState) -> None:
     assert of_event(to_event(state)) == state
 
 
+def test_a_purge_may_say_how_many_it_means() -> None:
+    state = purged(None, "mail", replace(PURGE, waiting=12))
+    assert of_event(to_event(state)) == state
+
+
 @pytest.mark.parametrize(
     "change",
     [

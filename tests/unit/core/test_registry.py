@@ -162,6 +162,14 @@ def test_registries_are_joined():
         one.include(third)
 
 
+def test_a_function_is_known_by_the_names_it_was_given_in_their_order():
+    registry = Registry()
+    registry.add("b", send, aliases=["old"])
+    registry.add("a", send)
+    assert registry.names_of(send) == ["b", "a"]
+    assert registry.names_of(send_whole) == []
+
+
 # -- middleware
 
 

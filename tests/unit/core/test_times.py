@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import EARLIEST, LATEST
-from pipeline.core.times import aware, format_instant, instant_of, parse_duration, parse_instant
+from pipeline.core.times import (
+    aware,
+    format_instant,
+    instant_of,
+    parse_duration,
+    parse_instant,
+    written_instant,
+)
 
 instants = st.integers(EARLIEST, LATEST)
 offsets = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -88,6 +95,9 @@ def test_any_instant_in_any_zone_reads_back(ms, zone):
 def test_the_one_written_form():
     assert format_instant(1_896_082_200_007) == "2030-01-31T09:30:00.007Z"
     assert format_instant(0) == "1970-01-01T00:00:00.000Z"
+    assert written_instant(datetime(2030, 1, 31, 10, 30, tzinfo=ZoneInfo("Europe/Berlin"))) == (
+        "2030-01-31T09:30:00.000Z"
+    )
     assert aware(1_896_082_200_007) == datetime(2030, 1, 31, 9, 30, 0, 7_000, tzinfo=UTC)
     assert aware(0).tzinfo is UTC
 
