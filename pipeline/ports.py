@@ -73,12 +73,13 @@ class CommittedOffset(NamedTuple):
 
 
 class GroupProgress(NamedTuple):
-    """Where a consumer group stands on one partition: the offset it committed (None: none), and the log's own first
-    and next ones."""
+    """Where a consumer group stands on one partition: the offset it committed (None: none), the log's own first and
+    next ones, and what it committed beside its offset."""
 
     committed: int | None
     low: int
     end: int
+    metadata: str = ""
 
 
 class Membership(NamedTuple):

@@ -27,6 +27,9 @@ ANSWER_S = 5.0
 PROBE_S = 1.0
 AGAIN_S = 2.0
 """How often a store that went silent is asked whether it is back."""
+QUIET_S = 5.0
+"""After so long without a record it is asked whether it is there at all: a broker that stands still closes no
+connection."""
 
 
 class KafkaFollow:
@@ -54,6 +57,7 @@ class KafkaFollow:
         self._at_end: set[Place] = set()
         self._silent: str | None = None
         self._asked = 0.0
+        self._heard = time.monotonic()
 
     def _noticed(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 -- that is its name
@@ -115,17 +119,20 @@ class KafkaFollow:
                 at_end.discard(place)
                 records.append(message)
         if records:
-            self._silent = None
-        elif self._silent is not None:
+            self._answered()
+        elif self._silent is not None or time.monotonic() > self._heard + QUIET_S:
             self._ask()
         return records
+
+    def _answered(self) -> None:
+        self._silent, self._heard = None, time.monotonic()
 
     def _event(self, message: Any) -> None:
         error, place = message.error(), (message.topic(), message.partition())
         if error.code() == END_OF_PARTITION:
             self._next[place] = max(self._next[place], message.offset())
             self._at_end.add(place)
-            self._silent = None
+            self._answered()
         elif error.code() in NO_POSITION:
             raise RebuildPartition(place[1], f"of {place[0]}: {error.str()}")
         elif is_fatal(error):
@@ -140,7 +147,7 @@ class KafkaFollow:
             self._consumer.list_topics(timeout=PROBE_S)
         except KafkaException as exception:
             raise StoreUnreachable(f"no broker answers: {error_of(exception).str()}") from exception
-        self._silent = None
+        self._answered()
 
     def positions(self) -> Mapping[Place, int]:
         """The next offset of each, behind the markers that were passed."""

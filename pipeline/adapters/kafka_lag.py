@@ -26,7 +26,7 @@ def group_progress(
         consumer = Consumer(settings(bootstrap, client, own))
     try:
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        committed = {p.partition: p.offset for p in consumer.committed(places, TIMEOUT_S)}
+        committed = {place.partition: place for place in consumer.committed(places, TIMEOUT_S)}
         return [_progress(consumer, place, committed[place.partition]) for place in places]
     except KafkaException as exception:
         raise translate(error_of(exception), topic) from exception
@@ -34,6 +34,8 @@ def group_progress(
         consumer.close()
 
 
-def _progress(consumer: Consumer, place: TopicPartition, committed: int) -> GroupProgress:
+def _progress(consumer: Consumer, place: TopicPartition, committed: TopicPartition) -> GroupProgress:
     low, end = consumer.get_watermark_offsets(place, TIMEOUT_S)
-    return GroupProgress(committed=committed if committed >= 0 else None, low=low, end=end)
+    if committed.offset < 0:
+        return GroupProgress(committed=None, low=low, end=end)
+    return GroupProgress(committed=committed.offset, low=low, end=end, metadata=committed.metadata or "")

@@ -10,7 +10,7 @@ from pipeline.follower.trail import Trail
 from pipeline.readmodel import plain
 from pipeline.readmodel import tale as tales
 from pipeline.readmodel.plain import JSON, NOWHERE, PLAIN, WAITING, Body
-from pipeline.readmodel.rows import CODES, HEAD_SIZE, LATE, LATE_MS, Head, head_of
+from pipeline.readmodel.rows import CODES, HEAD_SIZE, LATE, LATE_MS, Head, head_of, lateness_of
 from pipeline.readmodel.tale import Sent, Tale
 from pipeline.readmodel.words import HANDLER, OTHER, QUEUE, WORKER, Words
 
@@ -55,7 +55,9 @@ def _head(tale: Tale, words: Words) -> Head:
 
 def _was_late(tale: Tale, first: Run) -> bool:
     sent = tale.sent.get(1)
-    return sent is not None and first.run == 1 and sent.at - first.due_at > LATE_MS
+    if sent is None or first.run != 1:
+        return False
+    return lateness_of(sent.at, first.due_at, first.created_at) > LATE_MS
 
 
 # -- what is plain ------------------------------------------------------------------------------------------

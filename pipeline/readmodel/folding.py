@@ -30,7 +30,7 @@ from pipeline.readmodel.body import pack, unpack
 from pipeline.readmodel.counts import Activity, step_of
 from pipeline.readmodel.letters import fold_letter
 from pipeline.readmodel.processes import Processes
-from pipeline.readmodel.rows import BASE, EVENT, META, PAYLOAD, keyed_key
+from pipeline.readmodel.rows import BASE, EVENT, META, PAYLOAD, keyed_key, lateness_of
 from pipeline.readmodel.series import fold_schedule, note_skip
 from pipeline.readmodel.sheet import Sheet
 from pipeline.readmodel.tale import Sent, Tale
@@ -101,7 +101,7 @@ class Folding:
         elif not tale.ended_at:
             tale.ended_at = max(at, 1)
         first = tale.trail.first
-        if first is not None and first.payload:
+        if first is not None and _was_given(tale):
             self._sheet.put(PAYLOAD + id_, first.payload if len(first.payload) <= PAYLOAD_KEPT else None)
             if first.key is not None:
                 self._sheet.put(keyed_key(first.key, id_), b"")
@@ -176,7 +176,7 @@ class Folding:
             return
         before = tale.trail.end
         tales.fold_home(tale, key, record, self.layout, current)
-        if tale.trail.first is not None and tale.trail.first.payload:
+        if _was_given(tale):
             tale.home_offset = record.offset() or 0
         at = record.timestamp()[1]
         self._keep(id_, tale, at)
@@ -186,9 +186,13 @@ class Folding:
     def _count_dead(self, run: Run, at: int) -> None:
         activity = self._activity(at)
         if activity is not None:
+            activity.failed += 1  # what is dead is among what failed, also where its owner ended it
             activity.dead += 1
-            handler = self._sheet.words.number(HANDLER, run.handler)
-            activity.handlers.setdefault(handler, [0, 0, 0])[2] += 1
+            by_handler = activity.handlers.setdefault(
+                self._sheet.words.number(HANDLER, run.handler), [0, 0, 0]
+            )
+            by_handler[1] += 1
+            by_handler[2] += 1
 
     # -- keyed jobs ---------------------------------------------------------------------------------------------
 
@@ -246,7 +250,7 @@ class Folding:
         at = record.timestamp()[1]
         if tales.fold_run(tale, run, queue, record.partition() or 0, Sent(at, record.offset() or 0)):
             self._keep(key, tale, at)
-            self._count_fired(at, run.due_at)
+            self._count_fired(at, run)
 
     def _plain_work(self, queue: str, record: Record, key: bytes) -> bool:
         before, value = self._sheet.job(key), record.value()
@@ -258,14 +262,14 @@ class Folding:
         if run is None or row is None:
             return False
         self._sheet.put_job(key, row)
-        self._count_fired(record.timestamp()[1], run.due_at)
+        self._count_fired(record.timestamp()[1], run)
         return True
 
-    def _count_fired(self, at: int, due_at: int) -> None:
+    def _count_fired(self, at: int, run: Run | plain.Plain) -> None:
         activity = self._activity(at)
         if activity is not None:
             activity.fired += 1
-            activity.late[step_of(at - due_at)] += 1
+            activity.late[step_of(lateness_of(at, run.due_at, run.created_at))] += 1
 
     def _ack(self, queue: str, record: Record, key: bytes) -> None:
         if key[:2] not in (b"s/", b"t/"):
@@ -352,6 +356,12 @@ def event_view(event: Event) -> dict[str, Any]:
         "by": detail.get("by") or detail.get("requested_by"),
         "detail": {name: text[:EVENT_TEXT] for name, text in detail.items()},
     }
+
+
+def _was_given(tale: Tale) -> bool:
+    """Whether a payload stands with it; what its schedule left out was given none."""
+    first = tale.trail.first
+    return first is not None and bool(first.payload) and tale.trail.skipped is None
 
 
 def _incarnation(occurrence: str) -> int | None:

@@ -7,7 +7,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pipeline.adapters.rocks_rows import RocksRows
@@ -19,20 +20,25 @@ from pipeline.readmodel.forgetting import Retention, forget
 from pipeline.readmodel.processes import Processes
 from pipeline.readmodel.questions import Freshness, Position
 from pipeline.readmodel.rows import FORMAT
-from pipeline.readmodel.session import Left, Session, topics_of
+from pipeline.readmodel.session import BATCH, Left, Session, topics_of
 from pipeline.readmodel.sheet import Sheet
 from pipeline.readmodel.source import Connect, Place, Source
+from pipeline.readmodel.way import Way, rest_s
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Of the rows; those of another version are folded anew."""
+VERSION = 2
+"""Of the rows; those of another version are folded anew. 2: what a schedule left out has a handler, queue and due."""
 AGAIN_S, LONGEST_S = 0.5, 15.0
 """How long after it broke off it begins again; twice as long each time."""
 CHECK_S = 60.0
 """How often it is asked whether the topics are still the same."""
 FORGET_S = 5.0
 END_S = 10.0
+SMALL = 500
+"""Records of a batch while way is given: the interpreter's lock is not held for long."""
+GATHER_S = 0.02
+"""After fewer than these more are let come: a batch costs as much as some ten records."""
 
 
 class Following:
@@ -43,6 +49,7 @@ class Following:
         self.processes = Processes()
         self.changed = threading.Condition()
         self.sheet = Sheet(rows)
+        self.way = Way()
         self.source: Source | None = None
         self.folding: Folding | None = None
         """Of this session, or the last one."""
@@ -53,6 +60,7 @@ class Following:
         self._left = Left(0, None)
         self._heard = 0
         self._written: Mapping[Place, int] = {}
+        self._wakes: list[Callable[[], None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dueline-readmodel", daemon=True)
         self._identity: dict[str, Any] = self._stored_identity()
@@ -74,6 +82,17 @@ class Following:
     def nonce(self) -> str:
         """Another one whenever everything was folded anew."""
         return str(self._identity.get("nonce", ""))
+
+    def identity_of(self, topic: str) -> str | None:
+        """Another one after the topic was made anew; None: it is not known."""
+        found: str | None = self._identity.get("topics", {}).get(topic)
+        return found
+
+    @property
+    def secret(self) -> bytes:
+        """The same in all servers of the store, and told to no client: which `jobs` and `meta` these are."""
+        names = Names(self._identity.get("prefix", ""))
+        return f"{self.identity_of(names.jobs)}/{self.identity_of(names.meta)}".encode()
 
     def layout(self) -> Layout:
         """As it was last heard of. StoreUnreachable if it never was."""
@@ -99,15 +118,35 @@ class Following:
         age = max(0, self.now() - since) if left and since is not None else 0
         return Freshness(left, age, self._ready, self._problem)
 
+    def has(self, position: Position) -> bool:
+        """Whether what was written there has been folded."""
+        return self._written.get((position.topic, position.partition), -1) > position.offset
+
     def wait_for(self, position: Position, timeout_ms: int) -> bool:
-        place = position.topic, position.partition
+        if timeout_ms <= 0 or self.has(position):
+            return self.has(position)
+        with self.awaited(lambda: None), self.changed:
+            self.changed.wait_for(lambda: self.has(position) or self._stop.is_set(), timeout_ms / 1000)
+            return self.has(position)
 
-        def folded() -> bool:
-            return self._written.get(place, -1) > position.offset
-
+    @contextmanager
+    def awaited(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Somebody waits for what was written: `wake` is called after each batch, by the thread that folds, and no way
+        is given to anybody."""
         with self.changed:
-            self.changed.wait_for(lambda: folded() or self._stop.is_set(), timeout_ms / 1000)
-            return folded()
+            self._wakes.append(wake)
+            self.changed.notify_all()
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._wakes.remove(wake)
+
+    def _notify(self) -> None:
+        """The lock is held."""
+        self.changed.notify_all()
+        for wake in self._wakes:
+            wake()
 
     # -- the thread -------------------------------------------------------------------------------------------
 
@@ -137,7 +176,7 @@ class Following:
             log.warning("read model: %s", problem, extra={"action": "readmodel.problem"})
         with self.changed:
             self._problem = problem
-            self.changed.notify_all()
+            self._notify()
 
     def _session(self) -> None:
         """Until something breaks off. What was folded and not written yet is read again."""
@@ -158,14 +197,15 @@ class Following:
     def _follow(self, source: Source, session: Session, folding: Folding) -> None:
         checked = forgot = time.monotonic()
         while not self._stop.is_set():
-            records = session.step()
+            began, giving = time.thread_time(), self._gives_way()
+            records = session.step(SMALL if giving else BATCH)
             left = session.left()
             with self.changed:
                 if records:
                     self._heard = records[-1].timestamp()[1]
                 self._written, self._left, self._problem = session.written, left, None
                 self._ready = self._ready or (session.complete and not left.number)
-                self.changed.notify_all()
+                self._notify()
             now = time.monotonic()
             if now - checked > CHECK_S:
                 self._check(source)
@@ -175,6 +215,18 @@ class Following:
                 if forget(self.sheet, folding.newest, self._retention):
                     self.sheet.write()
                 forgot = now
+            if giving:
+                self._rest(rest_s(time.thread_time() - began))
+            elif 0 < len(records) < SMALL:
+                self._rest(GATHER_S)
+
+    def _gives_way(self) -> bool:
+        return not self._wakes and self.way.given(self.freshness().age_ms)
+
+    def _rest(self, seconds: float) -> None:
+        """So long, or until somebody waits for what is not folded yet."""
+        with self.changed:
+            self.changed.wait_for(lambda: bool(self._wakes) or self._stop.is_set(), seconds)
 
     # -- which topics they are --------------------------------------------------------------------------------
 

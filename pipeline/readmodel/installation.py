@@ -14,6 +14,8 @@ from pipeline.core.backup import Hold
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import JobStatus
 from pipeline.core.keys import HOLD_KEY
+from pipeline.core.keys import QUEUE as QUEUE_KEY
+from pipeline.core.queues import Pause, Purge, QueueState
 from pipeline.core.schedule import Schedule
 from pipeline.follower.fleet import held_view, partitions_view, process_view, runs_view, schedules_view
 from pipeline.follower.schedules import REMOVED, state_of
@@ -142,16 +144,23 @@ def rates_of(sheet: Sheet, queue: str, now: int) -> View:
     return {"started_per_min": started, "ended_per_min": ended}
 
 
-def pauses(rows: RocksRows) -> Mapping[str, View]:
-    """Who paused which queue, when and why."""
-    found: dict[str, View] = {}
-    for key, value in meta_rows(rows, b"q/"):
-        with suppress(Undecodable):
-            for queue, state in states_of({key: value}).items():
-                if state.pause is not None:
-                    at = shown_instant(state.pause.at)
-                    found[queue] = {"by": state.pause.by, "at": at, "reason": state.pause.reason}
-    return found
+def said_of(rows: RocksRows) -> Mapping[str, QueueState]:
+    """By queue, of which anything was ever said: whether it is paused, and its last purge."""
+    return states_of(dict(meta_rows(rows, QUEUE_KEY)))
+
+
+def pause_view(pause: Pause | None) -> View | None:
+    """Who has paused a queue, when and why."""
+    return None if pause is None else {"by": pause.by, "at": shown_instant(pause.at), "reason": pause.reason}
+
+
+def purge_view(purge: Purge | None, left: int | None) -> View | None:
+    """A queue's last purge, and how many of the runs that it means still wait for their end."""
+    if purge is None:
+        return None
+    before = None if purge.before is None else shown_instant(purge.before)
+    own = {"id": purge.id, "by": purge.by, "at": shown_instant(purge.at), "before": before}
+    return {**own, "waiting": purge.waiting, "left": left}
 
 
 def meta_rows(rows: RocksRows, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
+import hmac
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 from pipeline.adapters.rocks_rows import RocksRows
@@ -40,9 +42,9 @@ from pipeline.readmodel.rows import (
 from pipeline.readmodel.tale import Tale
 from pipeline.readmodel.words import HANDLER, QUEUE, Words
 
-BUDGET = 5_000
-"""Rows that are looked at for one page."""
-BUDGET_S = 0.04
+BUDGET, LEAST = 20_000, 1_000
+"""Rows that are looked at for one page at most, and at least however long that takes: each page gets somewhere."""
+BUDGET_S = 0.2
 """And for how long."""
 COUNTED, COUNTED_S = 200_000, 0.5
 """The same for a count."""
@@ -54,6 +56,8 @@ MOVING = frozenset(CODES[status] for status in STATUSES if status not in tales.E
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 CHUNK = 64
 FAR = b"\xff" * 8
+SEAL = 12
+"""Bytes of a cursor that nobody can guess."""
 ORDERS = ("due", "-due")
 
 
@@ -67,15 +71,18 @@ class Found(NamedTuple):
 
 
 class Cursor:
-    """Where a list goes on, as text that names what is listed: of another list it is none."""
+    """Where a list goes on, as text that only servers of this store can read or write: it may name a row that whoever
+    asks must not see. Sealed with a synthetic nonce (as RFC 5297): a MAC of the place, which the mask comes from."""
 
-    def __init__(self, field: str, what: object) -> None:
-        """`field`: what a wrong one is called."""
+    def __init__(self, field: str, what: object, secret: bytes) -> None:
+        """`field`: what a wrong one is called. `what`: what is listed; of another list it is none. `secret`: the same
+        in all servers of the store, and not told to their clients."""
         self._field = field
-        self._of = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).digest()[:6]
+        self._key = hashlib.sha256(secret + json.dumps(what, sort_keys=True, default=str).encode()).digest()
 
     def written(self, place: bytes) -> str:
-        return base64.urlsafe_b64encode(self._of + place).decode().rstrip("=")
+        seal = self._seal(place)
+        return base64.urlsafe_b64encode(seal + self._masked(seal, place)).decode().rstrip("=")
 
     def read(self, cursor: str | None, within: bytes = b"") -> bytes | None:
         """The place, which begins with `within`; None: the beginning. InvalidInput if it is none of this list."""
@@ -85,17 +92,30 @@ class Cursor:
             found = base64.urlsafe_b64decode(cursor.encode("ascii") + b"==")
         except ValueError:
             raise InvalidInput(self._field, "is none that a page of ours came with") from None
-        if not found.startswith(self._of + within):  # whoever makes one up reads no other rows
+        seal, place = found[:SEAL], self._masked(found[:SEAL], found[SEAL:])
+        if not (hmac.compare_digest(seal, self._seal(place)) and place.startswith(within)):
             raise InvalidInput(self._field, "is of another list: ask without it")
-        return found[len(self._of) :]
+        return place
+
+    def _seal(self, place: bytes) -> bytes:
+        return hmac.digest(self._key, place, "sha256")[:SEAL]
+
+    def _masked(self, seal: bytes, text: bytes) -> bytes:
+        mask = hashlib.shake_256(self._key + seal).digest(len(text))
+        return bytes(a ^ b for a, b in zip(text, mask, strict=True))
 
 
 def asked(wanted: JobsWanted) -> list[Any]:
     """What a list of jobs is, for its cursor."""
     return [
         sorted(wanted.statuses), wanted.handler, wanted.queue, wanted.schedule, sorted(wanted.labels.items()),
-        wanted.key_prefix, wanted.due_from, wanted.due_to, wanted.text, wanted.order,
+        wanted.key_prefix, wanted.due_from, wanted.due_to, wanted.text, wanted.order, queues_asked(wanted.queues),
     ]  # fmt: skip
+
+
+def queues_asked(queues: frozenset[str] | None) -> list[str] | None:
+    """As part of a cursor's list."""
+    return None if queues is None else sorted(queues)
 
 
 def check(wanted: JobsWanted, limit: int, most: int) -> None:
@@ -130,16 +150,15 @@ class JobList:
                     found.append(match)
                     if len(found) == limit:
                         return found, last, scanned
-            if scanned >= BUDGET or time.monotonic() > deadline:
+            if scanned >= BUDGET or (scanned >= LEAST and time.monotonic() > deadline):
                 return found, last, scanned
         return found, None, scanned
 
     def count(self, wanted: JobsWanted, at_most: int) -> Count:
         """As `Questions.count`."""
-        if self._is_total(wanted):
-            return Count(
-                sum(self._totals.handlers.get(pair, 0) for pair in self._pairs(wanted)), capped=False
-            )
+        total = self._total(wanted)
+        if total is not None:
+            return Count(total, capped=False)
         deadline = time.monotonic() + COUNTED_S
         places, number, scanned = self._places(wanted, None), 0, 0
         exact = self._by_place(wanted)
@@ -161,21 +180,34 @@ class JobList:
 
     # -- what is looked at ------------------------------------------------------------------------------------
 
-    def _is_total(self, wanted: JobsWanted) -> bool:
-        """Whether its number is kept."""
-        return self._by_place(wanted) and wanted.due_from is None and wanted.due_to is None
+    def _total(self, wanted: JobsWanted) -> int | None:
+        """How many there are, if that is kept: by handler, or by queue."""
+        if wanted.due_from is not None or wanted.due_to is not None:
+            return None
+        if self._by_place(wanted):
+            return sum(self._totals.handlers.get(pair, 0) for pair in self._pairs(wanted))
+        numbers = self._queue_numbers(wanted)
+        if numbers is None or wanted.handler or not self._by_place(replace(wanted, queue=None, queues=None)):
+            return None
+        pairs = product(self._codes(wanted), numbers)
+        return sum(self._totals.queues.get(pair, 0) for pair in pairs)
 
     def _by_place(self, wanted: JobsWanted) -> bool:
         """Whether all that stands where it is looked for matches."""
         handler = None if wanted.handler is None else self._words.known(HANDLER, wanted.handler)
         narrow = wanted.handler is None or (handler is not None and handler < SHARED)
         return narrow and not (
-            wanted.queue or wanted.schedule or wanted.labels or wanted.key_prefix is not None or wanted.text
+            wanted.queue
+            or wanted.queues is not None
+            or wanted.schedule
+            or wanted.labels
+            or wanted.key_prefix is not None
+            or wanted.text
         )
 
     def _pairs(self, wanted: JobsWanted) -> list[tuple[int, int]]:
         """The (status, handler) of which there are any."""
-        codes = {CODES[status] for status in wanted.statuses}
+        codes = self._codes(wanted)
         number = None
         if wanted.handler is not None:
             number = self._words.known(HANDLER, wanted.handler)
@@ -184,8 +216,27 @@ class JobList:
         return [
             (status, handler)
             for status, handler in [*self._totals.handlers]
-            if (not codes or status in codes) and (number is None or handler == number)
+            if status in codes and (number is None or handler == number)
         ]
+
+    def _codes(self, wanted: JobsWanted) -> set[int]:
+        """The statuses wanted of which there are any on the queues wanted: where there are none, nothing is looked
+        for among all the others."""
+        codes = {CODES[status] for status in wanted.statuses or STATUSES}
+        numbers = self._queue_numbers(wanted)
+        if numbers is None:
+            return codes
+        return {status for status, queue in [*self._totals.queues] if status in codes and queue in numbers}
+
+    def _queue_numbers(self, wanted: JobsWanted) -> set[int] | None:
+        """Of the queues wanted; None: of any, or nobody can tell."""
+        if (wanted.queue is None and wanted.queues is None) or self._words.full(QUEUE):
+            return None
+        names = [wanted.queue] if wanted.queue is not None else wanted.queues or ()
+        known = (
+            self._words.known(QUEUE, name) for name in names if wanted.queues is None or name in wanted.queues
+        )
+        return {number for number in known if number is not None}
 
     def _places(self, wanted: JobsWanted, start: bytes | None) -> Iterator[bytes]:
         """Where what may match stands, behind `start`, in order: due time and id."""
@@ -294,13 +345,18 @@ class JobList:
     def _head_matches(self, wanted: JobsWanted, head: Head) -> bool:
         if not head.status or (wanted.statuses and STATUSES[head.status - 1] not in wanted.statuses):
             return False
-        if wanted.queue is not None:
-            number = self._words.known(QUEUE, wanted.queue)
-            if head.queue != number and not (number is None and self._words.full(QUEUE)):
-                return False
+        if wanted.queue is not None and not self._stands_on(wanted.queue, head):
+            return False
+        if wanted.queues is not None and not any(self._stands_on(each, head) for each in wanted.queues):
+            return False
         return (wanted.due_from is None or head.due_at >= wanted.due_from) and (
             wanted.due_to is None or head.due_at < wanted.due_to
         )
+
+    def _stands_on(self, queue: str, head: Head) -> bool:
+        """Whether it is of this queue, as far as the number of a word tells."""
+        number = self._words.known(QUEUE, queue)
+        return head.queue == number or (number is None and self._words.full(QUEUE))
 
 
 def _run_matches(wanted: JobsWanted, run: Run, id_: str) -> bool:
@@ -308,6 +364,7 @@ def _run_matches(wanted: JobsWanted, run: Run, id_: str) -> bool:
     return (
         wanted.handler in (None, run.handler)
         and wanted.queue in (None, run.queue)
+        and (wanted.queues is None or run.queue in wanted.queues)
         and wanted.labels.items() <= run.labels.items()
         and (wanted.key_prefix is None or (run.key is not None and run.key.startswith(wanted.key_prefix)))
         and (text is None or text in id_ or text in run.handler or text in (run.key or ""))
@@ -319,11 +376,12 @@ def page_of(
 ) -> tuple[list[Any], bytes | None, int]:
     """The first that are wanted of some rows, where to go on, and how many were looked at."""
     found: list[Any] = []
-    scanned = 0
+    scanned, deadline = 0, time.monotonic() + BUDGET_S
     for key, item in items:
         scanned += 1
         if keep(item):
             found.append(item)
-        if len(found) == limit or scanned == BUDGET:
+        over = scanned >= BUDGET or (scanned >= LEAST and time.monotonic() > deadline)
+        if len(found) == limit or over:
             return found, key, scanned
     return found, None, scanned

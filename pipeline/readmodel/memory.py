@@ -36,8 +36,10 @@ def memory_connector(
             logs = [cluster.partition(topic, number) for number in range(partitions)]
             offsets = (committed.get(number) for number in range(partitions))
             return [
-                GroupProgress(committed=offset and offset.offset, low=log.start, end=log.end)
-                for offset, log in zip(offsets, logs, strict=True)
+                GroupProgress(None, log.start, log.end)
+                if at is None
+                else GroupProgress(at.offset, log.start, log.end, at.metadata)
+                for at, log in zip(offsets, logs, strict=True)
             ]
 
         return Source(

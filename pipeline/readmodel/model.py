@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipeline.adapters.rocks_rows import RocksRows
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.job import JobStatus
+from pipeline.core.queues import QueueState
 from pipeline.core.schedule import Schedule
 from pipeline.follower import Follower
 from pipeline.follower.fleet import queue_view
@@ -27,12 +28,14 @@ from pipeline.readmodel.installation import (
     Summary,
     fleet_of,
     overview_of,
-    pauses,
+    pause_view,
+    purge_view,
     rates_of,
     register_of,
+    said_of,
 )
 from pipeline.readmodel.lags import Lags
-from pipeline.readmodel.lists import Cursor, JobList, asked, check, page_of
+from pipeline.readmodel.lists import Cursor, JobList, asked, check, page_of, queues_asked
 from pipeline.readmodel.questions import LIST_LIMIT, Count, Freshness, JobsWanted, Page, Position, View
 from pipeline.readmodel.rows import (
     BASE,
@@ -85,6 +88,12 @@ class ReadModel:
 
     def wait_for(self, position: Position, timeout_ms: int) -> bool:
         return self._following.wait_for(position, timeout_ms)
+
+    def awaited(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        return self._following.awaited(wake)
+
+    def give_way(self) -> None:
+        self._following.way.give()
 
     def footprint(self) -> int:
         """Bytes on disk and in memory, roughly."""
@@ -167,10 +176,13 @@ class ReadModel:
 
     def jobs(self, wanted: JobsWanted, *, limit: int = 50, cursor: str | None = None) -> Page:
         check(wanted, limit, LIST_LIMIT)
-        cursors = Cursor("cursor", asked(wanted))
+        cursors = self._cursor("cursor", asked(wanted))
         found, place, scanned = self._list().page(wanted, limit, cursors.read(cursor))
         rows = [listed(self._shown_id(each.id), each.tale) for each in found]
         return Page(rows=rows, cursor=None if place is None else cursors.written(place), scanned=scanned)
+
+    def _cursor(self, field: str, what: object) -> Cursor:
+        return Cursor(field, what, self._following.secret)
 
     def _list(self) -> JobList:
         sheet = self._sheet
@@ -190,13 +202,20 @@ class ReadModel:
 
     # -- schedules --------------------------------------------------------------------------------------------
 
-    def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+    def schedules(
+        self,
+        *,
+        text: str | None = None,
+        queues: frozenset[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
         _check_limit(limit)
-        cursors = Cursor("cursor", ["schedules", text])
+        cursors = self._cursor("cursor", ["schedules", text, queues_asked(queues)])
         start = cursors.read(cursor, SCHEDULE)
         low = SCHEDULE if start is None else start + b"\0"
         rows = ((key, readable_schedule(value)) for key, value in self._rows.scan(low, after(SCHEDULE)))
-        found, place, scanned = page_of(rows, limit, lambda state: _is_shown(state, text))
+        found, place, scanned = page_of(rows, limit, lambda state: _is_shown(state, text, queues))
         now = self._following.now()
         views = [self._listed_schedule(state, now) for state in found]
         return Page(rows=views, cursor=None if place is None else cursors.written(place), scanned=scanned)
@@ -221,7 +240,7 @@ class ReadModel:
             id_ = key[len(prefix) + 8 :]
             row = self._rows.get(JOB + id_)
             tale = None if row is None else unpack(id_.decode(), row, self._sheet.words)
-            if tale is not None and tale.known and tale.status() is not JobStatus.PENDING:
+            if tale is not None and _has_run(tale):
                 found.append(run_of(tale, id_.decode()))
             if len(found) == RECENT:
                 break
@@ -234,17 +253,19 @@ class ReadModel:
         *,
         handler: str | None = None,
         queue: str | None = None,
+        queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         _check_limit(limit)
-        cursors = Cursor("cursor", ["letters", handler, queue])
+        cursors = self._cursor("cursor", ["letters", handler, queue, queues_asked(queues)])
         start = cursors.read(cursor, LETTER)
         high = after(LETTER) if start is None else start
         rows = ((key, json.loads(value)) for key, value in self._rows.scan_back(LETTER, high))
 
         def wanted(view: Mapping[str, Any]) -> bool:
-            return handler in (None, view["handler"]) and queue in (None, view["queue"])
+            seen = queues is None or view["queue"] in queues
+            return seen and handler in (None, view["handler"]) and queue in (None, view["queue"])
 
         found, place, scanned = page_of(rows, limit, wanted)
         return Page(rows=found, cursor=None if place is None else cursors.written(place), scanned=scanned)
@@ -275,15 +296,20 @@ class ReadModel:
 
     def queues(self) -> Sequence[View]:
         following, now = self._following, self._following.now()
-        processes, paused = following.processes.alive(now), pauses(self._rows)
+        processes, said = following.processes.alive(now), said_of(self._rows)
         return [
             {
                 **queue_view(queue, processes, self._lags.get(queue, (0, None))),
                 **rates_of(self._sheet, queue, now),
-                "paused": paused.get(queue),
+                **self._held(said.get(queue)),
             }
             for queue in sorted(following.layout().queues)
         ]
+
+    def _held(self, said: QueueState | None) -> View:
+        pause, purge = (None, None) if said is None else (said.pause, said.purge)
+        left = None if purge is None else self._lags.left(purge)
+        return {"paused": pause_view(pause), "purge": purge_view(purge, left)}
 
     def fleet(self) -> View:
         following, now = self._following, self._following.now()
@@ -306,7 +332,7 @@ class ReadModel:
 
     def events(self, after: str | None = None, limit: int = 500) -> Page:
         limit = min(max(limit, 1), MOST_EVENTS)
-        cursors = Cursor("after", ["events", self._following.nonce])
+        cursors = self._cursor("after", ["events", self._following.nonce])
         start = cursors.read(after)
         first, following = self._sheet.totals.events
         if start is None:
@@ -328,8 +354,14 @@ def _check_limit(limit: int) -> None:
         raise InvalidInput("limit", f"{limit} is not within 1 to {LIST_LIMIT}")
 
 
-def _is_shown(state: Schedule | None, text: str | None) -> bool:
-    if state is None or state.ended == REMOVED:
+def _has_run(tale: Tale) -> bool:
+    """Whether it is a run of its schedule, or one that it left out; not one that went with a change of the schedule."""
+    to_come = tale.status() is JobStatus.PENDING
+    return tale.known and not to_come and (bool(tale.sent) or tale.trail.end != "cancelled")
+
+
+def _is_shown(state: Schedule | None, text: str | None, queues: frozenset[str] | None) -> bool:
+    if state is None or state.ended == REMOVED or (queues is not None and state.spec.queue not in queues):
         return False
     return text is None or text in state.spec.id or text in state.spec.handler
 

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from pipeline import codec
 from pipeline.codec.run_wire import FRAME
 from pipeline.codec.wire import Malformed, read_bytes, read_instant
+from pipeline.core.handler import RESULT_LIMIT
 from pipeline.core.job import Ack, AckState, JobStatus, Run
 from pipeline.follower.job import Story, status_of
 from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Place, Trail
 from pipeline.follower.values import place_of
 from pipeline.ports import Record
-from pipeline.readmodel.rows import CODES, LATE, LATE_MS, Head
-from pipeline.readmodel.tale import RESULT_LIMIT
+from pipeline.readmodel.rows import CODES, LATE, LATE_MS, Head, lateness_of
 from pipeline.readmodel.words import HANDLER, OTHER, QUEUE, WORKER, Words
 from pipeline.view import headers_of
 
@@ -172,7 +172,8 @@ def written(head: Head, body: Body, at: int) -> bytes:
         ended_at = 0
     elif not ended_at:
         ended_at = max(at, 1)
-    late = LATE if body.sent_at != NOWHERE and body.sent_at - due_at > LATE_MS else 0
+    sent = body.sent_at != NOWHERE
+    late = LATE if sent and lateness_of(body.sent_at, due_at, body.created_at) > LATE_MS else 0
     result = body.result
     fixed = _PLAIN.pack(
         PLAIN, status, handler, queue, due_at, ended_at, late, *body[:-1], 0 if result is None else 1

@@ -6,7 +6,8 @@ them are RFC 3339 UTC with milliseconds and `Z`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -30,12 +31,14 @@ class Position(NamedTuple):
 class JobsWanted:
     """Which jobs; empty = any. Instants are epoch ms, the upper ends exclusive.
 
-    `text` is part of an id, key or handler. `order`: by due time, or the latest first ("-due").
+    `text` is part of an id, key or handler. `queues`: of these only, beside `queue` (None: of any), as whoever asks is
+    limited to them. `order`: by due time, or the latest first ("-due").
     """
 
     statuses: frozenset[JobStatus] = frozenset()
     handler: str | None = None
     queue: str | None = None
+    queues: frozenset[str] | None = None
     schedule: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     key_prefix: str | None = None
@@ -91,6 +94,17 @@ class Questions(Protocol):
         """Until what was written there has been folded; False: it was not within the time."""
         ...
 
+    def awaited(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        """For who must not block: within this, `wake` is called from another thread whenever more has been folded. It
+        must be quick."""
+        ...
+
+    def give_way(self) -> None:
+        """Whoever takes in many jobs, and computes all the time, says so again and again: for a moment each time the
+        follower leaves most of the interpreter to them, unless somebody waits for what they wrote, or the rows are half
+        a minute old."""
+        ...
+
     # -- jobs ----------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> View:
@@ -113,10 +127,17 @@ class Questions(Protocol):
 
     # -- schedules -----------------------------------------------------------------------------------------
 
-    def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+    def schedules(
+        self,
+        *,
+        text: str | None = None,
+        queues: frozenset[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
         """By id; rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants), `recent` (the
-        last 20 runs:
-        [{"occurrence", "due_at", "outcome", "lateness_ms", "took_ms"}]), `last_outcome`, `overdue`."""
+        last 20 runs, the latest first:
+        [{"occurrence", "nominal_at", "due_at", "outcome", "lateness_ms", "took_ms"}]), `last_outcome`, `overdue`."""
         ...
 
     def schedule(self, schedule_id: str) -> View:
@@ -131,10 +152,12 @@ class Questions(Protocol):
         *,
         handler: str | None = None,
         queue: str | None = None,
+        queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """Dead letters, the latest first; rows as `dueline dead list` shows them."""
+        """Dead letters, the latest first; rows as `dueline dead list` shows them. Those of records that nobody can read
+        are of no queue."""
         ...
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
@@ -147,12 +170,15 @@ class Questions(Protocol):
         "minutes": [{"at", "fired", "succeeded", "failed", "dead", "lateness_p50_ms", "lateness_p99_ms"}],
         "handlers": [{"handler", "succeeded", "failed", "dead"}], "schedules": {"count", "paused", "overdue":
         [ids]},
-        "held": as in `dueline status`, "freshness": {...}}."""
+        "held": as in `dueline status`, "freshness": {...}}. `dead` is a part of `failed`. Late is what came after
+        the later of due and created: a job for a time in the past could not come before it was made."""
         ...
 
     def queues(self) -> Sequence[View]:
         """As `queues` of `dueline status`, with `started_per_min`, `ended_per_min`, `paused` ({"by", "at",
-        "reason"}, as `dueline queue list` shows it, or None)."""
+        "reason"}, as `dueline queue list` shows it, or None), `purge` (the last one: {"id", "by", "at", "before",
+        "waiting", "left"}; `waiting` = runs when it was asked for, `left` = those that had not ended a few seconds
+        ago; each None: not known)."""
         ...
 
     def fleet(self) -> View:

@@ -73,6 +73,12 @@ def within(due_at: int) -> int:
     return min(max(due_at, 0), _FAR)
 
 
+def lateness_of(at: int, due_at: int, created_at: int) -> int:
+    """ms from when a run could have been there at the earliest until it was: a job that is made for a time in the past
+    is not late by all the years since."""
+    return at - max(due_at, created_at)
+
+
 def listed_key(head: Head, id_: bytes) -> bytes:
     return b"I%c%c" % (head.status, min(head.handler, SHARED)) + _DUE.pack(within(head.due_at)) + id_
 

@@ -13,7 +13,7 @@ from pipeline.core.layout import Layout
 from pipeline.core.names import legal
 from pipeline.core.schedule import Schedule
 from pipeline.follower.schedules import detail_number, may_be_skipped
-from pipeline.follower.trail import ScheduledFold, Trail, fold_of
+from pipeline.follower.trail import ScheduledFold, Trail, fold_of, note_skipped
 from pipeline.follower.values import readable_schedule
 from pipeline.ports import Record
 from pipeline.readmodel.rows import GONE, SCHEDULE, SKIPS, WAITING
@@ -104,5 +104,5 @@ def unfired(id_: str, layout: Layout, rows: RocksRows) -> Trail | None:
     if not trail.live and trail.end is None and may_be_skipped(trail):
         for first, last, kind, reason, _ in json.loads(rows.get(SKIPS + name) or b"[]"):
             if kind == "g" and first <= of.nominal_at <= last:
-                trail.known, trail.end, trail.skipped = True, "skipped", reason
+                note_skipped(trail, state, of.nominal_at, reason)
     return trail

@@ -57,9 +57,9 @@ class Session:
         """Whether every topic is followed."""
         return self._all
 
-    def step(self) -> Sequence[Record]:
-        """Read, fold and write a batch. Raises RebuildPartition, StoreUnreachable."""
-        records = self._source.follow.poll(BATCH, POLL_MS)
+    def step(self, most: int = BATCH) -> Sequence[Record]:
+        """Read, fold and write a batch of so many records at most. Raises RebuildPartition, StoreUnreachable."""
+        records = self._source.follow.poll(most, POLL_MS)
         self._folding.take(records)
         self._write(records)
         return records

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pipeline.core.attempts import fold_attempts
 from pipeline.core.errors import Undecodable
+from pipeline.core.handler import RESULT_LIMIT
 from pipeline.core.history import BRIEF
 from pipeline.core.ids import KeyedId, ScheduleOccurrence, parse_id
 from pipeline.core.job import Ack, AckState, Event, Failure, JobStatus, Run
@@ -25,8 +26,8 @@ from pipeline.ports import Record
 MOST_ATTEMPTS, WHOLE_ATTEMPTS = 50, 5
 """Attempts that are kept, the latest, and how many of them whole."""
 MOST_RUNS = 20
-MESSAGE_LIMIT, TRACE_LIMIT, RESULT_LIMIT, LOG_LIMIT = 1_000, 4_000, 16_384, 4_000
-"""Characters, bytes of a result, that are kept of what an attempt came to."""
+MESSAGE_LIMIT, TRACE_LIMIT, LOG_LIMIT = 1_000, 4_000, 4_000
+"""Characters that are kept of what an attempt came to, beside its whole result."""
 ENDED = frozenset(
     {JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.STOPPED, JobStatus.SKIPPED}
 )

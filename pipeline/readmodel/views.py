@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.core.job import Ack, AckState
 from pipeline.follower.job import job_view
 from pipeline.follower.values import shown_instant
+from pipeline.follower.why import in_words
 from pipeline.readmodel.tale import Tale
 
 View = dict[str, Any]
@@ -57,6 +58,7 @@ def whole(id_: str, tale: Tale, payload: bytes | None) -> View:
         "serial": shown and shown.serial,
         "failures": shown.failures if shown else 0,
         "skipped": story.trail.skipped,
+        "reason": None if story.trail.skipped is None else in_words(story.trail.skipped),
         "waits_behind": story.trail.behind,
         "kept": payload is not None,
         "payload": None if payload is None else payload.decode("utf-8", "replace"),
@@ -77,6 +79,7 @@ def run_of(tale: Tale, occurrence: str) -> View:
     return {
         "occurrence": occurrence,
         "due_at": first and shown_instant(first.due_at),
+        "nominal_at": first and shown_instant(first.nominal_at),
         "outcome": str(status),
         "lateness_ms": None if sent is None or first is None else max(0, sent.at - first.due_at),
         "took_ms": took,

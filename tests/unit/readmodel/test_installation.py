@@ -11,17 +11,20 @@ from unit.readmodel.test_jobs import DUE, T0, run_of
 from unit.test_follower_schedules import HOUR, SPEC, STATE, at, delete, fire, put, skip
 
 from pipeline import codec
+from pipeline.adapters.memory import MemoryReader
 from pipeline.codec import Era
 from pipeline.core import keys
 from pipeline.core.backup import Hold, HoldState
 from pipeline.core.errors import InvalidInput, NotFound
 from pipeline.core.job import AckState, DeadLetter, Failure, InFlight, JobStatus, Owned, Run
-from pipeline.core.queues import Pause, paused
+from pipeline.core.offset_metadata import OffsetMetadata, Start, encode
+from pipeline.core.queues import Pause, Purge, paused, purged
 from pipeline.core.queues import to_event as queue_event
 from pipeline.core.schedule import Recent, Schedule
 from pipeline.follower import WantedLetters
-from pipeline.ports import CommittedOffset, Put
+from pipeline.ports import CommittedOffset, GroupProgress, Put
 from pipeline.readmodel import JobsWanted, ReadModel
+from pipeline.readmodel.purging import left_of
 from pipeline.replay import Replay, ReplayState
 from pipeline.replay.record import to_event
 from pipeline.survey import Filter, Window
@@ -118,6 +121,47 @@ def test_instants_that_were_skipped(store: Any, settled: Settled) -> None:
     assert settled().job(at(T0 + 2 * HOUR))["status"] == "skipped"
 
 
+def test_what_a_schedule_left_out_is_a_row_like_any_other(store: Any, settled: Settled) -> None:
+    put(store, STATE)
+    noted = Recent(nominal_at=T0 + HOUR, kind="g", at=T0 + HOUR, outcome="skipped.overlap")
+    put(store, replace(later(STATE, 1), recent=(noted,)))
+    paused = replace(later(STATE, 1), recent=(noted,), paused="why", next_nominal=None, next_due=None)
+    put(store, paused)
+    store.put(run_of(due_at=T0 + 90 * 60_000))
+    model = settled()
+    skipped = JobsWanted(statuses=frozenset({JobStatus.SKIPPED}), handler="report", queue="default")
+    (row,) = model.jobs(skipped).rows
+    assert (row["id"], row["due_at"]) == (at(T0 + HOUR), "2027-01-15T09:00:00.000Z")
+    assert (row["schedule"], model.count(skipped).number) == ("daily", 1)
+    assert [each["status"] for each in model.jobs(JobsWanted()).rows] == ["skipped", "pending", "cancelled"]
+    views = [model.job(at(T0 + n * HOUR)) for n in (1, 2)]
+    assert [view["reason"] for view in views] == [
+        "an earlier occurrence still ran",
+        "the schedule was paused",
+    ]
+    assert {(view["handler"], view["schedule"], view["payload"]) for view in views} == {
+        ("report", "daily", None)
+    }
+    assert [each["outcome"] for each in model.schedule("daily")["recent"]] == ["skipped"]
+    assert model.schedule("daily")["recent"][0]["nominal_at"] == "2027-01-15T09:00:00.000Z"
+
+
+def test_an_instant_that_a_pause_took_away_comes_back_with_a_resume(store: Any, settled: Settled) -> None:
+    put(store, STATE)
+    put(store, replace(STATE, paused="why", next_nominal=None, next_due=None))
+    assert settled().job(at(T0 + HOUR))["status"] == "cancelled"
+    put(store, STATE)
+    assert (settled().job(at(T0 + HOUR))["status"], settled().job(at(T0 + HOUR))["reason"]) == (
+        "pending",
+        None,
+    )
+    store.clock.advance(HOUR)
+    run = fire(store, T0 + HOUR, later(STATE, 1))
+    store.ack(run, AckState.SUCCEEDED)
+    assert settled().job(at(T0 + HOUR))["status"] == "succeeded"
+    assert store.follower.job(at(T0 + HOUR))["status"] == "succeeded"
+
+
 # -- letters and times --------------------------------------------------------------------------------------
 
 
@@ -207,6 +251,32 @@ def test_overview(store: Any, settled: Settled) -> None:
     assert view["freshness"]["problem"] is None
 
 
+def test_the_dead_are_among_the_failed_also_where_their_owner_ended_them(
+    store: Any, settled: Settled
+) -> None:
+    run = run_of()
+    store.put(run)
+    store.clock.advance(60_000)
+    store.end(run, "dead")
+    view = settled().overview()
+    assert [(each["failed"], each["dead"]) for each in view["minutes"]] == [(1, 1)]
+    assert view["handlers"] == [{"handler": "email.send", "succeeded": 0, "failed": 1, "dead": 1}]
+
+
+@pytest.mark.parametrize("labels", [{}, {"plain": "no"}])
+def test_a_job_for_a_time_in_the_past_is_not_late_by_years(
+    store: Any, settled: Settled, labels: dict[str, str]
+) -> None:
+    run = run_of(due_at=T0 - 2_000 * HOUR, labels=labels)
+    store.put(run)
+    store.clock.advance(2_000)
+    store.fire(run)
+    view = settled().overview()
+    assert view["lateness"]["p99_ms"] == pytest.approx(2_000, rel=0.1)
+    (bucket,) = settled().buckets(T0 - 2_000 * HOUR, T0 - 1_999 * HOUR, HOUR)
+    assert bucket["late"] == 0
+
+
 # -- the installation ---------------------------------------------------------------------------------------
 
 
@@ -233,6 +303,59 @@ def test_queues(store: Any, settled: Settled, eventually: Any, monkeypatch: pyte
         end = store.cluster.partition(store.names.work("default"), number).end
         group.committed[number] = CommittedOffset(end)
     eventually(lambda: model.queues()[0]["lag"] == 0)
+
+
+def test_a_purge_is_told_until_what_it_means_has_ended(
+    store: Any, settled: Settled, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the group has committed: its mark, what ended above it, and what was started before the purge."""
+    monkeypatch.setattr("pipeline.readmodel.lags.EVERY_S", 0.01)
+    work = store.names.work("default")
+    for n in range(8):
+        store.cluster.append(Put(work, 0, b"x%d" % n, b"whatever"))
+    state = purged(None, "default", purge := Purge(
+        id="p1", by="ann", at=T0, topic_id=str(id(store.cluster.partition(work, 0))), ends=(6, 0, 0), waiting=6
+    ))  # fmt: skip
+    put_meta(store, keys.queue_key("default"), codec.EVENT.encode(queue_event(state)))
+    model = settled()
+    eventually(lambda: (model.queues()[0]["purge"] or {}).get("left") == 6)
+    assert model.queues()[0]["purge"] == {
+        "id": "p1", "by": "ann", "at": "2027-01-15T08:00:00.000Z", "before": None, "waiting": 6, "left": 6,
+    }  # fmt: skip
+    committed = store.cluster.group(store.names.worker_group("default"), work).committed
+    above = OffsetMetadata(acks_offset=1, started=((1, Start(1, 9, "w")),), finished=((2, 4),))
+    committed[0] = CommittedOffset(1, encode(1, above))
+    eventually(lambda: model.queues()[0]["purge"]["left"] == 1)
+    committed[0] = CommittedOffset(1, encode(1, replace(above, finished=((2, 7),))))
+    eventually(lambda: model.queues()[0]["purge"]["left"] == 0)
+    committed[0] = CommittedOffset(0)  # whatever is said of it later: it has ended
+    anew = replace(state, purge=replace(purge, id="p2", topic_id="of another topic"))
+    put_meta(store, keys.queue_key("default"), codec.EVENT.encode(queue_event(anew)))
+    eventually(lambda: model.queues()[0]["purge"]["id"] == "p2")
+    eventually(lambda: model.queues()[0]["purge"]["left"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("committed", "metadata", "end", "left"),
+    [
+        (None, "", 5, 5),
+        (2, "", 5, 3),
+        (2, "9;of a later version", 5, 3),
+        (5, "", 5, 0),
+        (1, encode(1, OffsetMetadata(finished=((2, 9),))), 5, 1),
+        (1, encode(1, OffsetMetadata(started=((4, Start(1, 9, "w")),), acks_offset=3)), 5, 3),
+        (8, encode(8, OffsetMetadata(finished=((9, 9),))), 20, 1),
+    ],
+)
+def test_what_is_left_of_a_purge(
+    store: Any, committed: int | None, metadata: str, end: int, left: int
+) -> None:
+    """Of ten runs; what lies behind the last of them, as markers do, is nothing."""
+    work = store.names.work("default")
+    for n in range(10):
+        store.cluster.append(Put(work, 0, b"x%d" % n, b"whatever"))
+    progress = GroupProgress(committed, 0, 20, metadata)
+    assert left_of(MemoryReader(store.cluster), work, [progress], [end]) == left
 
 
 def test_fleet(store: Any, settled: Settled, eventually: Any) -> None:

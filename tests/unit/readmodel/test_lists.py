@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -140,6 +141,93 @@ def test_a_scan_has_a_budget_and_goes_on_behind_it(
         if (cursor := page.cursor) is None:
             break
     assert (found, pages) == ([named["labelled"]], 5)
+
+
+def test_a_cursor_does_not_tell_the_row_it_stands_at(
+    town: tuple[ReadModel, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of somebody limited to a queue that row may be another's; and what two of them have in common does not show."""
+    model, named = town
+    cursors = [model.jobs(JobsWanted(), limit=limit).cursor or "" for limit in (1, 2)]
+    plain = [base64.urlsafe_b64decode(cursor + "==") for cursor in cursors]
+    assert not any(name.encode() in text for name in named.values() for text in plain)
+    assert plain[0][: lists.SEAL] != plain[1][: lists.SEAL]
+    assert plain[0][lists.SEAL :][:4] != plain[1][lists.SEAL :][:4]
+
+
+def test_a_page_gets_somewhere_however_slow_the_machine_is(
+    town: tuple[ReadModel, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, named = town
+    monkeypatch.setattr(lists, "BUDGET_S", -1.0)
+    monkeypatch.setattr(lists, "CHUNK", 1)
+    page = model.jobs(JobsWanted(labels={"x": "y"}))
+    assert ([row["id"] for row in page.rows], page.cursor) == ([named["labelled"]], None)
+    monkeypatch.setattr(lists, "LEAST", 3)
+    assert model.jobs(JobsWanted(labels={"x": "y"})).scanned == 3
+
+
+def test_who_is_limited_to_queues_has_full_pages(store: Any, settled: Settled) -> None:
+    """Of every four jobs one is theirs, and they see no less on a page for it."""
+    runs = [
+        run_of(n, due_at=DUE + n, queue=("mail", "default", "sms", "default")[n % 4]) for n in range(1, 41)
+    ]
+    for run in runs:
+        store.put(run)
+    model, both = settled(), frozenset({"mail", "sms"})
+    mail = [run.job_id for run in runs if run.queue == "mail"]
+    first = model.jobs(JobsWanted(queues=frozenset({"mail"})), limit=6)
+    rest = model.jobs(JobsWanted(queues=frozenset({"mail"})), limit=6, cursor=first.cursor)
+    assert [row["id"] for row in first.rows] == mail[:6]
+    assert ([row["id"] for row in rest.rows], rest.cursor) == (mail[6:], None)
+    assert ids(model, queues=both) == [run.job_id for run in runs if run.queue != "default"]
+    assert ids(model, queues=both, queue="default") == ids(model, queues=frozenset()) == []
+    assert model.count(JobsWanted(queues=both)) == (20, False)
+    with pytest.raises(InvalidInput, match="of another list"):
+        model.jobs(JobsWanted(queues=both), cursor=first.cursor)
+
+
+def test_a_scan_of_other_rows_has_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(b"%d" % n, n) for n in range(10)]
+
+    def few(limit: int) -> tuple[list[int], bytes | None, int]:
+        return lists.page_of(iter(rows), limit, lambda n: n > 7)
+
+    assert few(1) == ([8], b"8", 9)
+    monkeypatch.setattr(lists, "BUDGET", 3)
+    assert few(1) == ([], b"2", 3)
+    monkeypatch.setattr(lists, "LEAST", 2)
+    monkeypatch.setattr(lists, "BUDGET_S", -1.0)
+    assert few(1) == ([], b"1", 2)
+
+
+def test_what_a_queue_has_none_of_is_not_looked_for_among_all_others(
+    store: Any, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add_queues({"mail": 2, "sms": 2})
+    store.cluster.append(Put(store.names.meta, 0, keys.LAYOUT_KEY, codec.LAYOUT.encode(store.layout)))
+    runs = [run_of(n, due_at=DUE + n, queue="mail" if n == 7 else "default") for n in range(20)]
+    for run in runs:
+        store.put(run)
+    store.fire(runs[7])
+    model, queued = settled(), frozenset({JobStatus.QUEUED})
+    pages = {
+        "none there": JobsWanted(queue="sms"),
+        "none pending": JobsWanted(queue="mail", statuses=frozenset({JobStatus.PENDING})),
+        "none allowed": JobsWanted(queues=frozenset()),
+        "another one": JobsWanted(queue="default", queues=frozenset({"mail"})),
+    }
+    found = {name: model.jobs(wanted) for name, wanted in pages.items()}
+    assert {name: (len(page.rows), page.scanned) for name, page in found.items()} == dict.fromkeys(
+        pages, (0, 0)
+    )
+    page = model.jobs(JobsWanted(queues=frozenset({"mail"})))
+    assert ([row["id"] for row in page.rows], page.scanned) == ([runs[7].job_id], 1)
+    monkeypatch.setattr(lists, "COUNTED", 0)
+    monkeypatch.setattr(lists, "CHUNK", 0)
+    assert model.count(JobsWanted(queue="default"), at_most=5) == (19, False)
+    assert model.count(JobsWanted(queues=frozenset({"mail", "default"}), statuses=queued)) == (1, False)
+    assert model.count(JobsWanted(queue="sms")) == (0, False)
 
 
 @pytest.mark.parametrize("cursor", ["", "?", "AAAA", "aGVsbG8gd29ybGQgaGVsbG8", "é"])
