@@ -19,14 +19,14 @@ pytestmark = pytest.mark.slow
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "cli" / "bench.json").read_text())
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     foreign = ("DUELINE_", "KAFKA_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     return subprocess.run(
         [sys.executable, "-m", "pipeline", "bench", *arguments],
-        env=environment | {"TMPDIR": str(temporary), "DUELINE_STATE_DIR": str(tmp_path / "state")},
+        env=environment | {"TMPDIR": str(temporary), "DUELINE_STATE_DIR": str(tmp_path / "state")} | more,
         capture_output=True,
         text=True,
     )
@@ -62,6 +62,24 @@ def test_a_small_bench_measures_and_leaves_nothing(
     assert list((tmp_path / "tmp").iterdir()) == []
     admin = AdminClient({"bootstrap.servers": broker})
     eventually(lambda: not [t for t in admin.list_topics(timeout=10).topics if t.startswith("bench-")])
+
+
+@pytest.mark.timeout(180)
+def test_a_server_is_measured_but_its_pages_only_where_there_is_a_browser(
+    tmp_path: Path, broker: str
+) -> None:
+    done = run(tmp_path, "--json", "-n", "1000", "--store", broker, "--shape", "server", PATH=str(tmp_path))
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, SCHEMA)
+    figures = {figure["name"]: figure for figure in found["figures"]}
+    for name in ("server, POST of one job, 50 at once", "server, stream of jobs"):
+        assert min(figures[name]["value"], figures[name]["bare"], figures[name]["ratio"]) > 0
+    assert figures["server, page of 50, p99"]["detail"]["count"] > 0
+    assert figures["server, memory (RSS) of the server, at most"]["value"] > 0
+    assert "server, first paint of any page" not in figures
+    assert "pages: not measured" in done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.timeout(60)

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 import pipeline
 from pipeline.config import Settings
@@ -163,6 +165,33 @@ class DispatcherProcess(OwnerProcess):
 
 class WorkerProcess(OwnerProcess):
     role = "worker"
+
+
+class ServerProcess(OwnerProcess):
+    """One `dueline server`, on a port of its own choice."""
+
+    role = "server"
+
+    def port(self, timeout_s: float) -> int:
+        """Where it serves. StoreUnreachable if it does not within the time."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.check()
+            port = read_port(self.log.read_bytes()) if self.log.exists() else None
+            if port is not None:
+                return port
+            time.sleep(POLL_S)
+        raise StoreUnreachable(f"a {self.role} does not serve after {timeout_s:.0f} s")
+
+
+def read_port(log: bytes) -> int | None:
+    """Of a server that says in its log where it serves."""
+    for line in log.splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            event: Any = json.loads(line)
+            if event["action"] == "started":
+                return urlsplit(str(event["url"])).port
+    return None
 
 
 def read_moment(line: bytes, at: int) -> Moment | None:

@@ -24,12 +24,13 @@ from pipeline.dev.bench.handlers import APP
 from pipeline.dev.bench.load import far, jobs
 from pipeline.dev.bench.marks import VARIABLE, MarkReader
 from pipeline.dev.bench.observer import Observer, due_of_anonymous
-from pipeline.dev.bench.process import DispatcherProcess, OwnerProcess, WorkerProcess
+from pipeline.dev.bench.process import DispatcherProcess, OwnerProcess, ServerProcess, WorkerProcess
 from pipeline.dev.broker import EmbeddedBroker
 from pipeline.dev.demo.watch import store_ahead_ms
 
 STORE_TIMEOUT_MS = 10_000
 DELETE_TIMEOUT_S = 10.0
+SERVER_RATE = 1_000_000
 Tell = Callable[[str], None]
 P = TypeVar("P", bound=OwnerProcess)
 
@@ -134,6 +135,11 @@ class Site:
         marks = {VARIABLE: str(self.directory)}
         state = self.settings.state_dir
         return self._kept(WorkerProcess(self.settings, state, self._log("worker"), *options, more=marks))
+
+    def server(self) -> ServerProcess:
+        """Start one that limits nobody's rate; it is stopped with the site, if it still runs then."""
+        rate, state = {"DUELINE_SERVER_RATE": str(SERVER_RATE)}, self.settings.state_dir
+        return self._kept(ServerProcess(self.settings, state, self._log("server"), "--port", "0", more=rate))
 
     def _log(self, role: str) -> Path:
         return self.directory / f"{role}-{len(self._owners) + 1}.log"

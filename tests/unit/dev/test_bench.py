@@ -140,9 +140,15 @@ def test_the_report_has_its_schema_and_counts_what_was_missed() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "unit"),
-    [("worker", "runs/s"), ("worker-kill", "runs"), ("instant", "ms"), ("worker-memory", "MB")],
+    [
+        ("worker", "runs/s"),
+        ("worker-kill", "runs"),
+        ("instant", "ms"),
+        ("worker-memory", "MB"),
+        ("server", "times"),
+    ],
 )
-def test_figures_of_workers_are_in_the_schema(shape: str, unit: str) -> None:
+def test_figures_of_processes_are_in_the_schema(shape: str, unit: str) -> None:
     found = [Figure(shape=shape, name="a worker's", value=1, unit=unit, target=at_most(0))]
     jsonschema.validate(report(Store(kind="running", bootstrap="a:1"), found, {shape: 5}, None, 6), SCHEMA)
 
