@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +33,9 @@ from pipeline.core.times import parse_instant
 from pipeline.readmodel.questions import Count, Freshness, JobsWanted, Page, Position
 from pipeline.server.access import TokenRecord
 
+HELD_S = 60
+"""No longer than that, if a test fails meanwhile."""
+
 
 class Store:
     """What there is. `broken`: nothing can be reached; `fresh`: how far behind; `asked`: questions, counted by name;
@@ -50,7 +52,8 @@ class Store:
         self.now = now_ms()
         self.random = random.Random(7)
         self.broken = False
-        self.slow_s = 0.0
+        self.hold: threading.Event | None = None
+        """What is asked now is answered once it is set."""
         self.fresh = Freshness(behind=0, age_ms=40, ready=True, problem=None)
         self.asked: Counter[str] = Counter()
         self.done: list[tuple[str, dict[str, Any]]] = []
@@ -61,13 +64,15 @@ class Store:
         self.pauses: dict[str, View] = {
             "webhooks": {"by": "ana", "at": stamp(self.now - HOUR), "reason": self.texts[0]}
         }
+        self.purges: dict[str, View] = {}
         self.waiting = {"default": 0, "mail": 120, "webhooks": 240}
 
     def ask(self, name: str) -> None:
         with self.lock:
             self.asked[name] += 1
-        if self.slow_s:
-            time.sleep(self.slow_s)
+        hold = self.hold
+        if hold is not None:
+            hold.wait(HELD_S)
         if self.broken:
             raise StoreUnreachable("no broker answers at 127.0.0.1:9092")
 
@@ -114,10 +119,19 @@ class Questions:
         some = [view for view in self.store.jobs.values() if matches(view, wanted)]
         return sorted(some, key=lambda view: view["due_at"], reverse=wanted.order == "-due")
 
-    def schedules(self, *, text: str | None = None, limit: int = 50, cursor: str | None = None) -> Page:
+    def schedules(
+        self,
+        *,
+        text: str | None = None,
+        queues: frozenset[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
         self.store.ask("schedules")
         some = [
-            view for _, view in sorted(self.store.schedules.items()) if text is None or text in view["id"]
+            view
+            for _, view in sorted(self.store.schedules.items())
+            if (text is None or text in view["id"]) and (queues is None or view["queue"] in queues)
         ]
         return page_of(some, limit, cursor)
 
@@ -132,6 +146,7 @@ class Questions:
         *,
         handler: str | None = None,
         queue: str | None = None,
+        queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
@@ -140,7 +155,9 @@ class Questions:
             [
                 each
                 for each in letters(self.store)
-                if handler in (None, each["handler"]) and queue in (None, each["queue"])
+                if handler in (None, each["handler"])
+                and queue in (None, each["queue"])
+                and (queues is None or each["queue"] in queues)
             ],
             limit,
             cursor,
@@ -191,7 +208,7 @@ class Questions:
             ],
             "schedules": {"count": len(store.schedules), "paused": 1, "overdue": overdue},
             "held": store.held,
-            "freshness": {},
+            "freshness": store.fresh._asdict(),
         }
 
     def queues(self) -> Sequence[View]:
@@ -209,6 +226,7 @@ class Questions:
                 "started_per_min": 420.5,
                 "ended_per_min": 418.0,
                 "paused": self.store.pauses.get(name),
+                "purge": self.store.purges.get(name),
             }
             for n, name in enumerate(self.store.waiting)
         ]

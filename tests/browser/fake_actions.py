@@ -265,14 +265,23 @@ class Actions:
         return Done({"queue": queue, "outcome": "running", "by": who.name, "at": stamp(self.store.now)})
 
     async def purge_queue(
-        self, who: Principal, queue: str, *, before: str | None = None, dry_run: bool = False
+        self,
+        who: Principal,
+        queue: str,
+        *,
+        before: str | None = None,
+        dry_run: bool = False,
+        counted: View | None = None,
     ) -> Done:
         who.require(Role.ADMIN)
-        waiting, outcome = self.store.waiting[queue], "counted"
-        if not dry_run:
-            self._do(who, "purge_queue", Role.ADMIN, queue=queue, before=before)
-            self.store.waiting[queue], outcome = 0, "purging" if waiting else "nothing"
-        return Done({"queue": queue, "outcome": outcome, "id": None, "before": before, "waiting": waiting})
+        waiting = self.store.waiting[queue] if counted is None else counted["waiting"]
+        view = {"queue": queue, "outcome": "counted", "id": None, "before": before, "waiting": waiting}
+        if dry_run:
+            return Done({**view, "ends": [waiting]})
+        self._do(who, "purge_queue", Role.ADMIN, queue=queue, ends=counted and counted["ends"])
+        own = {"id": "p1", "by": who.name, "at": stamp(self.store.now), "before": None}
+        self.store.purges[queue] = {**own, "waiting": waiting, "left": None}
+        return Done({**view, "outcome": "purging" if waiting else "nothing"})
 
 
 def _preview(options: Mapping[str, Any], after: str | None, count: int) -> View:

@@ -217,8 +217,8 @@ def schedule(store: Store, ident: str, spec: Mapping[str, Any], n: int = 0) -> V
         {"nominal_at": stamp(ms_of(at)), "local": at.astimezone(zone).isoformat(), "due_at": stamp(ms_of(at))}
         for at in instants
     ]
-    recent = [] if n == 5 else [_recent(store, ident, n, back) for back in range(20, 0, -1)]
-    last = recent[-1] if recent else None
+    recent = [] if n == 5 else [_recent(store, ident, n, back) for back in range(1, 21)]
+    last = recent[0] if recent else None
     words = timing_of(TimingSpec(cron=cron, tz=tz, schedule_id=ident)).words
     return {
         "id": ident,
@@ -252,8 +252,8 @@ def schedule(store: Store, ident: str, spec: Mapping[str, Any], n: int = 0) -> V
                 "at": each["due_at"],
                 "outcome": each["outcome"] or "fired",
             }
-            for each in recent[-10:]
-        ][::-1],
+            for each in recent[:10]
+        ],
         "last_success_at": last["due_at"] if last else None,
         "failures_in_row": n % 3,
         "counters": {
@@ -269,9 +269,9 @@ def schedule(store: Store, ident: str, spec: Mapping[str, Any], n: int = 0) -> V
         },
         "open": [
             {
-                "id": recent[-1]["occurrence"],
-                "nominal_at": recent[-1]["due_at"],
-                "emitted_at": recent[-1]["due_at"],
+                "id": recent[0]["occurrence"],
+                "nominal_at": recent[0]["due_at"],
+                "emitted_at": recent[0]["due_at"],
             }
         ]
         if n == 0
@@ -348,6 +348,7 @@ def matches(view: View, wanted: JobsWanted) -> bool:
         (not wanted.statuses or JobStatus(view["status"]) in wanted.statuses)
         and wanted.handler in (None, view["handler"])
         and wanted.queue in (None, view["queue"])
+        and (wanted.queues is None or view["queue"] in wanted.queues)
         and wanted.schedule in (None, view["schedule"])
         and all(view["labels"].get(name) == value for name, value in wanted.labels.items())
         and (wanted.key_prefix is None or (view["key"] or "").startswith(wanted.key_prefix))

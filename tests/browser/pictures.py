@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from browser.fake import Store
+from browser.made import stamp
 from browser.serve import Served
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -35,7 +36,9 @@ TEXTS = (
 
 def main(place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
-    served = Served(Store(TEXTS)).start()
+    served = Served(store := Store(TEXTS)).start()
+    purge = {"id": "p1", "by": "ana", "at": stamp(store.now), "before": None, "waiting": 120, "left": 34}
+    store.purges["mail"] = purge
     try:
         with sync_playwright() as playwright:
             program = os.environ.get("DUELINE_CHROMIUM") or shutil.which("chromium")
@@ -68,6 +71,13 @@ def _wanted(store: Store) -> list[tuple[str, str, Callable[[Page], None]]]:
         page.get_by_role("button", name="Dry run").click()
         page.get_by_text("would run again").wait_for()
 
+    def completed(page: Page) -> None:
+        search = page.get_by_role("combobox")
+        search.focus()
+        search.fill("status:dead,retrying due>-1d handler:")
+        page.get_by_role("option").first.wait_for()
+        page.keyboard.press("ArrowDown")
+
     def dark(page: Page) -> None:
         page.emulate_media(color_scheme="dark")
         page.wait_for_timeout(200)
@@ -79,6 +89,7 @@ def _wanted(store: Store) -> list[tuple[str, str, Callable[[Page], None]]]:
         ("schedule-edit", "schedule/edit?id=daily-report", nothing),
         ("buckets", "buckets", nothing),
         ("jobs", "jobs?q=key%3Ainvoice_*+order%3A-due", nothing),
+        ("jobs-completion", "jobs", completed),
         ("job", f"job?id={dead}", nothing),
         ("dead", "dead", nothing),
         ("fleet", "fleet", nothing),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from browser.conftest import Open
 from browser.made import letters
 from browser.serve import Served
@@ -137,6 +139,7 @@ def test_leaving_a_question_does_nothing(served: Served, open_page: Open) -> Non
     press(dialog(page), "Leave it")
     expect(dialog(page)).to_have_count(0)
     press(page, "Run daily-report")
+    expect(dialog(page)).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
     assert served.store.done == []
@@ -275,16 +278,54 @@ def test_all_that_match_are_changed_once_their_number_was_typed(served: Served, 
 
 def test_search_stands_in_the_address(served: Served, open_page: Open) -> None:
     page = open_page("jobs")
-    page.get_by_role("searchbox").fill("handler:invoice.render status:dead,succeeded key:invoice_*")
+    page.get_by_role("combobox").fill("handler:invoice.render status:dead,succeeded key:invoice_*")
     page.keyboard.press("Enter")
     page.wait_for_url("**/console/jobs?q=handler%3Ainvoice.render+status%3Adead%2Csucceeded+key%3Ainvoice_*")
     page.locator("table.t tbody tr").first.wait_for()
     for row in page.locator("table.t tbody tr").all_inner_texts():
         assert "invoice.render" in row
         assert "invoice_" in row
-    expect(page.get_by_role("searchbox")).to_have_value(
+    expect(page.get_by_role("combobox")).to_have_value(
         "handler:invoice.render status:dead,succeeded key:invoice_*"
     )
+
+
+def test_a_search_is_completed_by_keyboard(served: Served, open_page: Open, shots: Path) -> None:
+    page = open_page("jobs")
+    search, offers = page.get_by_role("combobox"), page.get_by_role("option")
+    assert served.store.asked["queues"] == 0  # nobody has come to search
+    search.fill("stat")
+    expect(offers).to_have_text(["status:one or several: status:dead,retrying"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(search).to_have_value("status:")
+    page.keyboard.type("dead,succ")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(search).to_have_value("status:dead,succeeded ")
+    page.keyboard.type("invoice")
+    expect(offers.first).to_have_text("handler:invoice.render")
+    page.keyboard.press("ArrowDown")
+    assert search.get_attribute("aria-activedescendant") == offers.first.get_attribute("id")
+    page.screenshot(path=shots / "jobs-completion-wide-light.png")
+    assert not Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    page.keyboard.press("Escape")
+    expect(offers).to_have_count(0)
+    expect(search).to_have_value("status:dead,succeeded invoice")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/jobs?q=status%3Adead%2Csucceeded+handler%3Ainvoice.render*")
+
+
+def test_enter_is_the_main_button_and_the_focus_comes_back(served: Served, open_page: Open) -> None:
+    page = open_page("crontab")
+    press(page, "Pause daily-report")
+    dialog(page).get_by_label("Why").fill("tax season")
+    page.keyboard.press("Enter")
+    expect(dialog(page)).to_have_count(0)
+    expect(page.get_by_role("button", name="Resume daily-report")).to_be_focused()
+    assert served.store.done == [("pause_schedule", {"schedule_id": "daily-report", "note": "tax season"})]
 
 
 def test_pages_of_a_list(served: Served, open_page: Open) -> None:
@@ -303,10 +344,10 @@ def test_pages_of_a_list(served: Served, open_page: Open) -> None:
 def test_look_at_a_dead_letter_and_run_it_again(served: Served, open_page: Open) -> None:
     letter = letters(served.store)[0]
     page = open_page("dead")
-    press(page, f"look at the letter of {letter['id']}")
+    press(page, f"Look at the letter of {letter['id']}")
     expect(dialog(page)).to_contain_text(letter["attempts"][0]["token"])
     press(dialog(page), "Close")
-    press(page, f"run {letter['id']} again")
+    press(page, f"Run again {letter['id']}")
     press(dialog(page), "Run again")
     said(page, "1 requeued")
     assert served.store.done == [
@@ -382,7 +423,14 @@ def test_purge_a_queue_once_what_waits_was_counted_and_typed(served: Served, ope
     press(sheet, "Purge")
     expect(sheet.locator(".error")).to_contain_text("Type 120")
     assert served.store.done == []
+    served.store.waiting["mail"] = 150  # what came since it was counted is left alone
     sheet.get_by_label("Type 120 to confirm").fill("120")
     press(sheet, "Purge")
     said(page, "120 runs of mail will end as cancelled.")
-    assert served.store.done == [("purge_queue", {"queue": "mail", "before": None})]
+    assert served.store.done == [("purge_queue", {"queue": "mail", "ends": [120]})]
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mail", exact=True))
+    expect(row).to_contain_text("purge by ana-admin")
+    for left, told in ((30, "30 of 120 left"), (0, None)):
+        served.store.purges["mail"]["left"] = left
+        press(page, "Refresh")
+        expect(row).to_contain_text(told) if told else expect(row).not_to_contain_text("purg")

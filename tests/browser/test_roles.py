@@ -101,6 +101,7 @@ def test_a_revoked_token_ends_open_pages(served: Served, open_page: Open) -> Non
     press(page, "Refresh")
     page.wait_for_url("**/console/sign-in?next=*")
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+    expect(page.get_by_role("alert")).to_have_text("Your session has ended.")
 
 
 def test_sign_in_and_out(served: Served, open_page: Open) -> None:
@@ -125,8 +126,13 @@ def test_who_is_limited_to_a_queue_sees_that_queue(served: Served, open_page: Op
     token = served.token(Role.OPERATOR, queues=frozenset({"mail"}))
     page = open_page("queues", token=token)
     expect(page.locator("table.t tbody tr")).to_have_count(1)
-    page.goto(f"{served.url}/console/")
+    expect(page.get_by_role("link", name="Now", exact=True)).to_have_count(0)
+    page.goto(f"{served.url}/console/buckets")
     expect(page.get_by_text("Not for you")).to_be_visible()
+    expect(page.locator(".fresh")).to_be_hidden()
+    page.goto(f"{served.url}/console/")
+    page.wait_for_url("**/console/jobs")
+    expect(page.locator("table.t tbody tr")).to_have_count(50)
     other = next(view for view in served.store.jobs.values() if view["queue"] == "default")
     page.goto(f"{served.url}/console/job?{urlencode({'id': other['id']})}")
     expect(page.get_by_text("Not for you")).to_be_visible()
@@ -171,3 +177,24 @@ def test_headers_of_pages(served: Served) -> None:
         headers = httpx.get(f"{served.url}/console/{address}", cookies=cookies).headers
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["cache-control"] == "no-store"
+
+
+MADE_UP = """() => {
+  const own = window.clientId;
+  const broken = { client_id: own, id: 1, listener_id: "none", args: ["{"] };
+  for (const said of [{}, null, "x", 7, { client_id: own }, broken])
+    for (const name of ["event", "ack", "javascript_response", "handshake"]) socket.emit(name, said);
+  socket.emit("log", { client_id: own, level: "error", message: "forged" });
+}"""
+
+
+def test_what_no_page_says_is_not_heard_and_leaves_no_line_in_the_log(
+    open_page: Open, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = open_page("queues", role=Role.VIEWER)
+    page.evaluate(MADE_UP)
+    press(page, "Refresh")  # what was said before has been heard by then
+    page.evaluate("new Promise((done) => socket.emit('handshake', {}, done))")
+    assert [record.getMessage() for record in caplog.records] == []
+    assert "Traceback" not in "".join(capfd.readouterr())
+    expect(page.locator(".fresh")).to_have_text("Live")

@@ -35,7 +35,7 @@ def test_hostile_text_is_shown_as_it_is(served: Served, open_page: Open) -> None
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_searches(text: str, served: Served, open_page: Open) -> None:
     page = open_page(f"jobs?{urlencode({'q': text})}", live=False)
-    expect(page.get_by_role("searchbox")).to_be_visible()
+    expect(page.get_by_role("combobox")).to_be_visible()
     page.goto(f"{served.url}/console/crontab?{urlencode({'q': text})}")
     expect(page.get_by_text("No schedule matches")).to_be_visible()
     page.goto(f"{served.url}/console/dead?{urlencode({'handler': text})}")
@@ -126,7 +126,7 @@ def test_keys(open_page: Open) -> None:
     expect(skip).to_be_focused()
     expect(skip).to_be_in_viewport()
     page.keyboard.press("/")
-    search = page.get_by_role("searchbox")
+    search = page.get_by_role("combobox")
     expect(search).to_be_focused()
     page.keyboard.type("a/b")
     expect(search).to_have_value("a/b")
@@ -160,7 +160,7 @@ def test_a_question_keeps_the_focus(open_page: Open) -> None:
 
 def test_typing_is_not_disturbed_by_what_comes_in(served: Served, open_page: Open) -> None:
     page = open_page("jobs?q=status%3Adead")
-    search: Any = page.get_by_role("searchbox")
+    search: Any = page.get_by_role("combobox")
     search.fill("half a wo")
     served.store.jobs.clear()
     press(page, "Refresh")

@@ -17,6 +17,8 @@ PAGES = (
     ("Jobs", (("jobs", "Jobs"), ("dead", "Dead letters"), ("replays", "Replays"))),
     ("Machinery", (("fleet", "Fleet"), ("queues", "Queues"))),
 )
+OF_ALL = ("", "buckets", "replays")
+"""Pages about everything, which are not for whoever is limited to some queues."""
 EVERY_S = 5.0
 
 
@@ -61,6 +63,8 @@ def _side(visit: Visit, current: str) -> Tag:
                     Tag("div", group, "group")
                 with Tag("ul"):
                     for page, name in pages:
+                        if page in OF_ALL and visit.who.queues is not None:
+                            continue
                         with Tag("li"):
                             Tag(
                                 "a",

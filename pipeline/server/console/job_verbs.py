@@ -11,15 +11,18 @@ from pipeline.core.times import parse_duration, parse_instant
 from pipeline.server.console.parts.basic import Tag, button
 from pipeline.server.console.parts.confirm import Sheet, confirm
 from pipeline.server.console.parts.field import Field
+from pipeline.server.console.payload import object_of
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import clean
 
 View = dict[str, Any]
 
 
-def verbs_of(status: str) -> list[tuple[str, str]]:
+def verbs_of(view: View) -> list[tuple[str, str]]:
     """(name, label) of what makes sense now; the owner decides all the same."""
-    match status:
+    match view["status"]:
+        case "pending" if view.get("schedule") is not None:  # only that can be changed
+            return [("cancel", "Cancel")] if view.get("waits_behind") else []
         case "pending":
             return [("reschedule", "Reschedule"), ("payload", "Edit payload"), ("cancel", "Cancel")]
         case "retrying":
@@ -122,16 +125,16 @@ async def _payload(visit: Visit, view: View) -> dict[str, Any] | None:
 
         def done() -> None:
             try:
-                _object(field.text)
-            except ValueError as error:
-                field.blame(clean(f"{error}", 200))
+                object_of(field.text)
+            except InvalidInput as error:
+                field.blame(clean(error.problem, 200))
             else:
                 sheet.submit("done")
 
         with Tag("div", classes="ends"):
             button("Leave it", lambda: sheet.submit(None))
             button("Save the payload", done, kind="main")
-    return None if await sheet.answer() is None else _object(field.text)
+    return None if await sheet.answer() is None else object_of(field.text)
 
 
 def _pretty(text: str) -> str:
@@ -139,14 +142,3 @@ def _pretty(text: str) -> str:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
-
-
-def _object(text: str) -> dict[str, Any]:
-    """ValueError if it is none."""
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError("must be an object, such as {}")
-    return value

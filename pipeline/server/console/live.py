@@ -19,7 +19,7 @@ from pipeline.server.console.words import clean, length, number
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-FIRST_WAIT_S = 0.6
+FIRST_WAIT_S = 0.4
 """An answer that comes within it is in the page as it is sent; else bones are, and it follows."""
 BEHIND_MS = 5_000
 """A read model that is further behind says so on each page."""
@@ -86,7 +86,7 @@ class Live(Generic[T]):
             self._draw(answer)
         self._drawn = True
         self._head.fresh(fresh, paused=not self._wanted)
-        self._body.mark_as("page-body")
+        self._body.mark_as("page-body" if fresh.problem is None else "page-body dimmed")
 
     def _failed(self, error: Exception) -> None:
         if self._visit.client.is_deleted:
@@ -109,7 +109,7 @@ class Live(Generic[T]):
         """There is nothing to show: say so once, and ask no more."""
         self._timer.deactivate()
         self._body.clear()
-        self._head.problem("", "")
+        self._head.ended()
         with self._body, Tag("section", classes="block"):
             if isinstance(error, Forbidden):
                 empty("Not for you", clean(str(error), 300))
@@ -183,7 +183,9 @@ class Head:
     def fresh(self, fresh: Freshness, *, paused: bool) -> None:
         self._at = datetime.now(UTC).strftime("%H:%M:%S UTC")
         if fresh.problem is not None:
-            self.problem("What is shown may be old.", f"{fresh.problem} It catches up by itself.", "warn")
+            self.problem(
+                "What is shown may be old.", f"{fresh.problem.rstrip('.')}. It catches up by itself.", "warn"
+            )
             self._say("Not following", "behind")
         elif not fresh.ready or fresh.age_ms > BEHIND_MS:
             text = f"{number(fresh.behind)} records behind, the oldest {length(fresh.age_ms)} old"
@@ -194,6 +196,12 @@ class Head:
         else:
             self.problem("", "")
             self._say("Paused" if paused else "Live", "paused" if paused else "")
+
+    def ended(self) -> None:
+        """There is nothing to be live."""
+        self.problem("", "")
+        for each in (self._state, self._refresh, self._pause):
+            each.mark_as("hidden")
 
     def broken(self, why: str, every: str, *, title: str, drawn: bool) -> None:
         shown = f"What is shown is from {self._at}." if drawn else "Nothing can be shown yet."

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import nicegui
 from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
 from nicegui import ui
 from nicegui.client import Client
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from pipeline.readmodel.questions import Questions
 from pipeline.server.access import Access
@@ -21,6 +23,7 @@ from pipeline.server.console.pages import PAGES
 from pipeline.server.console.pages.nowhere import nowhere
 from pipeline.server.console.sheet import ICON, STATIC, asset
 from pipeline.server.console.sign_in import add_sign_in
+from pipeline.server.console.sockets import listen
 from pipeline.server.console.visit import Console, Visit, who_asks
 
 RECONNECT_S = 15.0
@@ -55,8 +58,10 @@ def mount(app: FastAPI, *, questions: Questions, actions: Actions, access: Acces
         reconnect_timeout=RECONNECT_S,
         message_history_length=100,
         binding_refresh_interval=None,
+        gzip_middleware_factory=_zipped,
         show_welcome_message=False,
     )
+    listen()
 
 
 Build = Callable[[Visit], Awaitable[None]]
@@ -74,6 +79,12 @@ def _clear(pages: FastAPI) -> None:
     pages.router.routes[:] = [each for each in pages.router.routes if getattr(each, "path", None) not in OWN]
 
 
+def _zipped(app: ASGIApp) -> GZipMiddleware:
+    """At level 9, which is the default, the 3 MB that a first visit loads take three times the processor's time, and
+    are 5 % smaller."""
+    return GZipMiddleware(app, minimum_size=1_000, compresslevel=4)
+
+
 async def _nothing(_: Request) -> Response:
     return PlainTextResponse("there is nothing here", status_code=404)
 
@@ -83,10 +94,13 @@ async def _to_console(_: Request) -> Response:
 
 
 def _add(path: str, build: Build, console: Console, head: str) -> None:
-    async def page(request: Request, client: Client) -> None:
+    async def page(request: Request, client: Client) -> Response | None:
         who = await who_asks(console.access, request)
+        if path == "/" and who.queues is not None:  # what is first is not for them
+            return RedirectResponse(links.to("jobs"))
         ui.add_head_html(head)
         await build(Visit(console=console, request=request, client=client, who=who))
+        return None
 
     ui.page(path, response_timeout=PAGE_WITHIN_S, favicon=ICON)(page)
 

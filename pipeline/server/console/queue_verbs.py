@@ -44,7 +44,7 @@ async def _resume(visit: Visit, queue: str, who: Principal) -> Done:
 
 async def _purge(visit: Visit, queue: str) -> None:
     """Count what waits, and end it once that number was typed."""
-    counted = await visit.change(partial(_waiting, visit, queue, dry_run=True))
+    counted = await visit.change(partial(_purged, visit, queue, dry_run=True))
     if counted is None:
         return
     waiting = int(counted.view["waiting"])
@@ -53,17 +53,17 @@ async def _purge(visit: Visit, queue: str) -> None:
         return
     title = f"Purge {plural(waiting, 'run')} of {queue}?"
     told = (
-        "All that waits there when it is done ends as cancelled; what was started is left alone. "
-        "It cannot be taken back."
+        "They end as cancelled, and it cannot be taken back. "
+        "What has been started by then, and what came since they were counted, is left alone."
     )
     if await confirm(visit.client, title, told, verb="Purge", danger=True, typed=waiting) is None:
         return
-    done = await visit.change(partial(_waiting, visit, queue, dry_run=False))
+    done = await visit.change(partial(_purged, visit, queue, counted=counted.view))
     if done is not None:
         visit.tell(f"{plural(int(done.view['waiting']), 'run')} of {queue} will end as cancelled.")
 
 
-async def _waiting(visit: Visit, queue: str, who: Principal, *, dry_run: bool) -> Done:
+async def _purged(visit: Visit, queue: str, who: Principal, **how: Any) -> Done:
     """Without its outcome: the number is told instead."""
-    done = await visit.actions.purge_queue(who, queue, dry_run=dry_run)
-    return done._replace(view={"waiting": done.view["waiting"]})
+    done = await visit.actions.purge_queue(who, queue, **how)
+    return done._replace(view={name: each for name, each in done.view.items() if name != "outcome"})

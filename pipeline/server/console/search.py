@@ -51,14 +51,18 @@ def parse(text: str, *, now: int) -> JobsWanted:
     found = _Found()
     for word in list(_words(text)):  # a quote that does not end is told before what it hides
         _read(word, found, now)
-    own = dict(found.texts)
+    own = found.texts
     return JobsWanted(
         statuses=frozenset(found.statuses),
+        handler=own.get("handler"),
+        queue=own.get("queue"),
+        schedule=own.get("schedule"),
         labels=found.labels,
+        key_prefix=own.get("key_prefix"),
         due_from=found.due_from,
         due_to=found.due_to,
-        order=own.pop("order", "due"),
-        **own,  # handler, queue, schedule, key_prefix, text
+        text=own.get("text"),
+        order=own.get("order", "due"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from html import escape
 from urllib.parse import parse_qs
 
@@ -44,13 +43,14 @@ class _Door:
         self._access = console.access
 
     async def form(self, request: Request) -> Response:
-        return _answer(_form(_safe(request.query_params.get("next"))), 200)
+        problem = "Your session has ended." if "ended" in request.query_params else ""
+        return _answer(_form(_safe(request.query_params.get("next")), problem), 200)
 
     async def sign_in(self, request: Request) -> Response:
         given = await _fields(request)
         back = _safe(given.get("next"))
         try:
-            _, cookie = await asyncio.to_thread(self._access.log_in, given.get("token", ""))
+            _, cookie = await self._access.at_the_door(self._access.log_in, given.get("token", ""))
         except Unauthenticated as error:
             return _answer(_form(back, str(error)), 401)
         except StoreUnreachable:
@@ -72,7 +72,7 @@ class _Door:
         answer = RedirectResponse(links.to("sign-in"), status_code=303)
         try:
             check_csrf(cookie, (await _fields(request)).get("csrf"))
-            await asyncio.to_thread(self._access.log_out, cookie)
+            await self._access.at_the_door(self._access.log_out, cookie)
         except Forbidden:
             return answer  # another site asked: nothing is done
         except StoreUnreachable:

@@ -14,46 +14,59 @@ ENDED = frozenset({"succeeded", "dead", "cancelled", "stopped", "skipped"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`at` None: still to come. `wait_ms` since the step before (None: unknown), and `wait`, which says until what."""
+    """`at` None: still to come. `wait_ms` since the step before (None: unknown), and `wait`, which says until what;
+    `colour`: its number among the waits that are drawn."""
 
     name: str
     at: str | None
     wait: str = ""
     wait_ms: int | None = None
     bad: bool = False
+    colour: int = 0
 
 
-_WAITS = ("until it is due", "until it fired", "until a worker started it", "until it ended")
+_AGAIN = "again"
+_WAITS = {
+    "created": "after it was due",
+    "due": "until it is due",
+    "fired": "until it fired",
+    _AGAIN: "of earlier runs, and between them",
+    "started": "until a worker started it",
+    "finished": "until it ended",
+}
+_COLOURS = {"fired": 1, "started": 2, "finished": 3}
 
 
 def timeline(job: Mapping[str, Any]) -> list[Step]:
-    """Of a view of a job. Of several runs, due and fired are of the first, finished is the last end."""
+    """Of a view of a job. Of several runs the last one's way, and what lay before it as one wait."""
     runs: Sequence[Mapping[str, Any]] = job["runs"]
-    attempts = [attempt for run in runs for attempt in run["attempts"]]
+    attempts = runs[-1]["attempts"] if runs else ()
     started = next((each["started_at"] for each in attempts if each["started_at"] is not None), None)
     ends = [each["finished_at"] for each in attempts if each["finished_at"] is not None]
     finished = ends[-1] if ends and job["status"] in ENDED else None
-    fired = runs[0]["fired_at"] if runs else None
+    fired, created = runs[0]["fired_at"] if runs else None, job.get("created_at")
     # while a retry waits, due_at is when that one is due
     due = job["due_at"] if not runs or job["status"] in ENDED or _before(job["due_at"], fired) else None
-    places: list[tuple[str, str | None]] = [("created", job.get("created_at")), ("due", due)]
+    places: list[tuple[str, str | None]] = [("created", created), ("due", due)]
+    if created != due and _before(due, created):
+        places.reverse()
     if runs or job["status"] not in ("cancelled", "skipped"):
-        places += [("fired", fired), ("started", started), ("finished", finished)]
+        again = [(_AGAIN, runs[-1]["fired_at"])] if len(runs) > 1 else []
+        places += [("fired", fired), *again, ("started", started), ("finished", finished)]
     steps = [Step(name=places[0][0], at=places[0][1])]
-    for place, ((_, before), (name, at)) in enumerate(pairwise(places)):
+    for (_, before), (name, at) in pairwise(places):
+        shown = f"run {runs[-1]['run']} fired" if name == _AGAIN else name
         bad = name == "finished" and job["status"] == "dead"
-        steps.append(Step(name=name, at=at, wait=_WAITS[place], wait_ms=_between(before, at), bad=bad))
+        wait, colour = _WAITS[name], _COLOURS.get(name, 0)
+        steps.append(Step(name=shown, at=at, wait=wait, wait_ms=_between(before, at), bad=bad, colour=colour))
     return [step for step in steps if step.at is not None or step.name not in ("created", "due")]
 
 
 def shares(steps: Sequence[Step]) -> list[tuple[int, float]]:
-    """What each wait after the due time is of all of them: its number (1 fired, 2 started, 3 finished), its share."""
-    numbers = {"fired": 1, "started": 2, "finished": 3}
-    waits = [
-        (numbers[step.name], step.wait_ms)
-        for step in steps
-        if step.name in numbers and step.wait_ms is not None
-    ]
+    """What each wait after the due time is of all of them: its colour (1 fired, 2 started, 3 finished, 0 earlier runs),
+    its share."""
+    begin = next((place for place, step in enumerate(steps) if step.colour), len(steps))
+    waits = [(step.colour, step.wait_ms) for step in steps[begin:] if step.wait_ms is not None]
     total = sum(ms for _, ms in waits)
     return [(number, ms / total) for number, ms in waits] if total else []
 

@@ -23,7 +23,6 @@ from pipeline.server.access import (
     Principal,
     Role,
     Unauthenticated,
-    UnknownToken,
 )
 from pipeline.server.actions import Actions, Done
 from pipeline.server.console import links
@@ -167,7 +166,7 @@ class Visit:
 
     def leave(self) -> None:
         """To the sign-in page, and back here afterwards."""
-        self.go(links.to("sign-in", next=here(self.request)))
+        self.go(links.to("sign-in", next=here(self.request), ended=1))
 
 
 def here(request: Request) -> str:
@@ -177,10 +176,7 @@ def here(request: Request) -> str:
 
 async def who_asks(access: Access, connection: HTTPConnection) -> Principal:
     """Who asks; the store is asked only where it could help. Unauthenticated; StoreUnreachable."""
-    try:
-        return access.recalled(bearer=None, session=connection.cookies.get(SESSION_COOKIE))
-    except UnknownToken:
-        return await asyncio.to_thread(principal_of, access, connection)
+    return await access.admitted(bearer=None, session=connection.cookies.get(SESSION_COOKIE))
 
 
 def principal_of(access: Access, request: HTTPConnection) -> Principal:
@@ -210,7 +206,7 @@ def problem_of(error: DuelineError) -> str:
     """What went wrong, in one line for people."""
     match error:
         case StoreUnreachable():
-            return f"The store cannot be reached; nothing was changed. {error}"
+            return f"The store cannot be reached: {error}"
         case Forbidden():
             return f"Not allowed: {error}"
         case _:

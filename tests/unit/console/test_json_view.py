@@ -20,6 +20,7 @@ def test_numbers_stay_as_they_were_written() -> None:
             ("exp", "number", "1E400"),
             ("nan", "number", "NaN"),
         ],
+        4,
     )
 
 
@@ -31,9 +32,10 @@ def test_kinds() -> None:
             (0, "string", "1"),
             (1, "literal", "null"),
             (2, "literal", "true"),
-            (3, "object", []),
-            (4, "array", []),
+            (3, "object", [], 0),
+            (4, "array", [], 0),
         ],
+        5,
     )
 
 
@@ -42,7 +44,8 @@ def test_half_a_pair_can_be_sent() -> None:
 
 
 def test_a_large_one_is_cut() -> None:
-    _, _, items = tree_of(json.dumps(list(range(5 * NODES))))
+    _, _, items, size = tree_of(json.dumps(list(range(5 * NODES))))
+    assert size == 5 * NODES
     assert len(items) <= NODES
     assert items[-1][1] == "more"
     assert f"{5 * NODES - len(items) + 1:,} more" in items[-1][2]

@@ -59,12 +59,40 @@ def test_the_end_of_an_attempt_is_no_end_of_the_job() -> None:
     ]
 
 
-def test_several_runs_are_from_the_first_to_the_last_end() -> None:
-    again = "2026-11-30T10:01:00.000Z"
-    view = job("dead", runs=[run((STARTED, FINISHED)), run((again, again), fired=again)])
+def test_of_several_runs_the_last_ones_way_is_told_and_what_lay_before_as_one_wait() -> None:
+    fired, started, ended = (f"2026-11-30T10:30:{second:02}.000Z" for second in (11, 12, 14))
+    last = run((started, ended), fired=fired) | {"run": 4}
+    view = job("dead", runs=[run((STARTED, FINISHED)), last])
     steps = timeline(view)
-    assert (steps[-1].at, steps[-1].bad) == (again, True)
-    assert [step.at for step in steps[2:4]] == [FIRED, STARTED]
+    assert told(view)[2:] == [
+        ("fired", FIRED, 1_000),
+        ("run 4 fired", fired, 1_800_000),
+        ("started", started, 1_000),
+        ("finished", ended, 2_000),
+    ]
+    assert (steps[-1].bad, steps[3].wait) == (True, "of earlier runs, and between them")
+    assert [colour for colour, _ in shares(steps)] == [1, 0, 2, 3]
+    assert dict(shares(steps))[3] < 0.01, "the run took two seconds, not half an hour"
+
+
+def test_a_run_that_goes_on_again_has_not_started_with_the_first() -> None:
+    again = "2026-11-30T10:01:00.000Z"
+    view = job("queued", runs=[run((STARTED, FINISHED)), run(fired=again) | {"run": 2}])
+    assert told(view)[-3:] == [
+        ("run 2 fired", again, 49_000),
+        ("started", None, None),
+        ("finished", None, None),
+    ]
+
+
+def test_one_that_was_due_before_it_was_made() -> None:
+    view = job("succeeded", runs=[run((STARTED, FINISHED))], due="2026-11-30T09:59:56.000Z")
+    assert told(view)[:3] == [
+        ("due", "2026-11-30T09:59:56.000Z", None),
+        ("created", CREATED, 4_000),
+        ("fired", FIRED, 11_000),
+    ]
+    assert timeline(view)[1].wait == "after it was due"
 
 
 def test_clocks_that_disagree_make_no_negative_wait() -> None:

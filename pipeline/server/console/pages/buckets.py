@@ -164,7 +164,7 @@ class _Buckets:
         cells = [at(view["from"], "full"), text(total, href=links.jobs(search)), counts(view["counts"])]
         late = status("late", shown=number(view["late"]), kind="warn") if view["late"] else "0"
         own = (
-            [acts(("replay", "Replay", f"replay the bucket {view['from']}"))] if self._visit.operates else []
+            [acts(("replay", "Replay", f"Replay the bucket {view['from']}"))] if self._visit.operates else []
         )
         return Row(id=view["from"], cells=[*cells, late, *own])
 

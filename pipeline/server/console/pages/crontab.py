@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pipeline.readmodel.questions import Page
@@ -12,7 +13,7 @@ from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, empty, link
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import pager, search_form
+from pipeline.server.console.parts.pager import filled, pager, search_field, search_form
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
 from pipeline.server.console.schedule_verbs import act
 from pipeline.server.console.visit import Visit
@@ -28,14 +29,13 @@ async def crontab(visit: Visit) -> None:
     with frame.head.tools:
         if visit.operates:
             link("New schedule", links.to("schedule/edit"), "btn main")
-    with frame.body, Tag("div", classes="toolbar"):
-        search_form("crontab", wanted, label="Find by id, handler or words", placeholder="part of an id")
+    with frame.body, Tag("div", classes="toolbar"), search_form("crontab"):
+        search_field(wanted, label="Find by id or handler", placeholder="part of an id or handler")
     page = _Crontab(visit, wanted, cursor)
 
     def ask(who: Principal) -> Page:
-        found = visit.questions.schedules(text=wanted or None, limit=ROWS, cursor=cursor or None)
-        seen = [view for view in found.rows if who.sees(view["queue"])]
-        return Page(rows=seen, cursor=found.cursor, scanned=found.scanned)
+        schedules = partial(visit.questions.schedules, text=wanted or None, queues=who.queues)
+        return filled(lambda n, at: schedules(limit=n, cursor=at), ROWS, cursor or None)
 
     await frame.live(ask, page.show)
 
@@ -90,7 +90,7 @@ def _nothing(wanted: str) -> Tag:
     if wanted:
         return empty("No schedule matches", f"Nothing is found for {wanted!r:.80}.")
     return empty(
-        "No schedule yet", "Make one here, with `dueline cron create`, or with @app.cron beside the code."
+        "No schedule yet", "Make one here, with dueline cron create, or with @app.cron beside the code."
     )
 
 
@@ -110,7 +110,7 @@ def wall(local: str) -> str:
 
 
 def _runs(view: View) -> Cell:
-    recent: Cell = {"runs": [_bar(run) for run in view.get("recent") or ()]}
+    recent: Cell = {"runs": [_bar(run) for run in reversed(view["recent"])]}
     if view["last_at"] is None:
         return recent
     return lines(recent, status(view["last_outcome"]), at(view["last_at"], "rel"))

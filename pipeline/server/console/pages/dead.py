@@ -12,7 +12,7 @@ from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, button, copy_button, counts, empty, facts, instant, link
 from pipeline.server.console.parts.confirm import Sheet, confirm
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import pager
+from pipeline.server.console.parts.pager import filled, pager
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, text
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import clean, number, plural, sendable, size
@@ -30,13 +30,10 @@ async def dead(visit: Visit) -> None:
         page.draw_bulk()
 
     def ask(who: Principal) -> Page:
-        named = {"handler": handler or None, "queue": queue or None}
-        found = visit.questions.letters(**named, limit=ROWS, cursor=cursor or None)
-        return Page(
-            rows=[row for row in found.rows if who.sees(row["queue"])],
-            cursor=found.cursor,
-            scanned=found.scanned,
+        letters = partial(
+            visit.questions.letters, handler=handler or None, queue=queue or None, queues=who.queues
         )
+        return filled(lambda n, at: letters(limit=n, cursor=at), ROWS, cursor or None)
 
     await frame.live(ask, page.show)
 
@@ -95,9 +92,9 @@ class _Dead:
             if view["id"]
             else "unreadable record"
         )
-        buttons = [("look", "Look", f"look at the letter of {view['id'] or 'a record'}")]
+        buttons = [("look", "Look", f"Look at the letter of {view['id'] or 'a record'}")]
         if self._visit.operates and view["id"]:
-            buttons.append(("requeue", "Run again", f"run {view['id']} again"))
+            buttons.append(("requeue", "Run again", f"Run again {view['id']}"))
         cells: list[Cell] = [
             job,
             at(view["at"]),
@@ -156,7 +153,9 @@ class _Dead:
     async def _requeue(self, **which: Any) -> None:
         done = await self._visit.change(lambda who: self._visit.actions.requeue_letters(who, **which))
         if done is not None:
-            self._visit.tell(counts({name: done.view[name] for name in _OUTCOMES}))
+            left = done.view.get("left")
+            more = f"; {left:,} were not come to in time: ask again" if left else ""
+            self._visit.tell(counts({name: done.view[name] for name in _OUTCOMES}) + more, good=not left)
 
 
 _OUTCOMES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pipeline.server.access import Principal
@@ -18,7 +19,7 @@ View = dict[str, Any]
 
 async def fleet(visit: Visit) -> None:
     frame = Frame(visit, "Fleet", current="fleet")
-    page = _Fleet()
+    page = _Fleet("Nothing runs" if visit.who.queues is None else "Nothing runs on your queues")
 
     def ask(who: Principal) -> View:
         view = visit.questions.fleet()
@@ -28,7 +29,8 @@ async def fleet(visit: Visit) -> None:
 
 
 class _Fleet:
-    def __init__(self) -> None:
+    def __init__(self, nothing: str) -> None:
+        self._nothing = nothing
         self._built = False
 
     def show(self, view: View) -> None:
@@ -52,7 +54,7 @@ class _Fleet:
         _, body, self._runs_aside = block("Runs in flight", flush=True)
         with body:
             self._runs = Table(_RUNS, caption="Runs in flight")
-            self._no_runs = empty("Nothing runs", "No live worker tells of a run.")
+            self._no_runs = empty(self._nothing, "No live worker tells of a run.")
         _, body, self._processes_aside = block("Processes", flush=True)
         with body:
             self._processes = Table(_PROCESSES, caption="Processes")
@@ -93,11 +95,7 @@ _PARTITIONS = [
         Column(label="Partitions"),
         Column(label="State"),
     ),
-    *(
-        Column(label="Generation", kind="num"),
-        Column(label="Era", kind="num"),
-        Column(label="Pending", kind="num"),
-    ),
+    *(Column(label="Generation", kind="num"), Column(label="Era", kind="num")),
 ]
 
 
@@ -148,11 +146,10 @@ def _process(each: View) -> Row:
 
 
 def _group(owner: str, topic: str, parts: list[View]) -> Row:
-    numbers = ", ".join(str(part["partition"]) for part in sorted(parts, key=lambda part: part["partition"]))
+    numbers = spans(sorted(part["partition"] for part in parts))
     states = Counter(part["state"] for part in parts)
     generations = sorted({part["generation"] for part in parts if part["generation"] is not None})
     eras = sorted({part["era"] for part in parts if part.get("era") is not None})
-    pending = [part["pending"] for part in parts if part["pending"] is not None]
     return Row(
         id=f"{owner}/{topic}",
         cells=[
@@ -162,9 +159,15 @@ def _group(owner: str, topic: str, parts: list[View]) -> Row:
             lines(*(_state(word, count, len(parts)) for word, count in states.items())) if owner else None,
             ", ".join(map(number, generations)) or None,
             ", ".join(map(number, eras)) or None,
-            number(sum(pending)) if pending else None,
         ],
     )
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Of ascending numbers, those that follow each other together: `0-5, 7`."""
+    ends = [n for n in numbers if n + 1 not in numbers]
+    begins = [n for n in numbers if n - 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}\N{EN DASH}{b}" for a, b in zip(begins, ends, strict=True))
 
 
 def _state(word: str | None, count: int, of: int) -> Cell:

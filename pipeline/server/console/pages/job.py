@@ -21,6 +21,8 @@ from pipeline.server.console.visit import Visit, problem_of
 from pipeline.server.console.words import clean, length, plural, size
 
 View = dict[str, Any]
+NEVER_RAN = ("skipped",)
+"""Ended, and why is asked for."""
 
 
 async def job(visit: Visit) -> None:
@@ -32,9 +34,15 @@ async def job(visit: Visit) -> None:
     def ask(who: Principal) -> View:
         view = visit.questions.job(job_id)
         who.require_queue(view["queue"])
-        return view
+        running = view["status"] == "running"
+        return {**view, "flight": _flight(visit.questions.fleet()["runs"], job_id) if running else None}
 
     await frame.live(ask, page.show)
+
+
+def _flight(runs: list[View], job_id: str) -> View | None:
+    """What its worker tells of it."""
+    return next((run for run in runs if job_id in (run["job"], run["occurrence"])), None)
 
 
 class _Job:
@@ -63,7 +71,7 @@ class _Job:
                 _payload(view)
         if self._visit.operates:
             self._draw_verbs(view)
-        if view["status"] in ENDED:
+        if view["status"] in ENDED and view["status"] not in NEVER_RAN:
             self._why_block.mark_as("hidden")
         elif before is None or before["status"] != view["status"]:
             ui.timer(0.01, self._ask_why, once=True)
@@ -97,7 +105,7 @@ class _Job:
     def _draw_verbs(self, view: View) -> None:
         self._verbs.clear()
         with self._verbs:
-            for name, label in verbs_of(view["status"]):
+            for name, label in verbs_of(view):
                 kind = "danger" if name in ("cancel", "stop") else ""
                 button(label, partial(act, self._visit, view, name), kind=kind)
 
@@ -109,7 +117,10 @@ class _Job:
         self._runs.clear()
         with self._runs:
             if not view["runs"]:
-                empty("It has not fired", "Runs stand here once its time has come.")
+                if view["status"] in ENDED:
+                    empty("It never fired")
+                else:
+                    empty("It has not fired", "Runs stand here once its time has come.")
             for run in reversed(view["runs"]):
                 _run(run)
 
@@ -122,7 +133,7 @@ def _way(view: View) -> None:
             for number, share in parts:
                 Tag("i", classes=f"w{number}").style(f"width: {100 * share:.3f}%")
     with Tag("ol", classes="steps"):
-        for place, step in enumerate(steps):
+        for step in steps:
             with Tag("li", classes="bad" if step.bad else "todo" if step.at is None else ""):
                 Tag("span", step.name)
                 with Tag("div"):
@@ -132,7 +143,7 @@ def _way(view: View) -> None:
                         instant(step.at, "full")
                     if step.wait_ms is not None:
                         with Tag("div", classes="wait"):
-                            Tag("span", "", f"key w{min(3, max(0, place - 1))}")
+                            Tag("span", "", f"key w{step.colour}")
                             Tag("span", f"{length(step.wait_ms)} {step.wait}")
 
 
@@ -150,6 +161,7 @@ def _facts(job_id: str, view: View) -> None:
     facts(
         (
             ("Status", lambda: Tag("span", view["status"], f"st {kind_of(view['status'])}")),
+            ("Reason", view.get("reason")),
             (
                 "Handler",
                 lambda: (
@@ -158,6 +170,8 @@ def _facts(job_id: str, view: View) -> None:
                     else Tag("span", "no longer kept")
                 ),
             ),
+            ("Why skipped", view.get("reason")),
+            ("Progress", partial(_progress, view["flight"]) if view["flight"] else None),
             ("Queue", view["queue"]),
             ("Key", key if view["key"] is not None else None),
             ("Schedule", (lambda: link(schedule, links.schedule(schedule), "mono")) if schedule else None),
@@ -166,6 +180,18 @@ def _facts(job_id: str, view: View) -> None:
             ("Created", partial(instant, view.get("created_at"), "full")),
         )
     )
+
+
+def _progress(flight: View) -> None:
+    """Of the run that is under way, as its worker tells every second."""
+    done = flight["progress"]
+    with Tag("div", classes="row"):
+        if done is not None:
+            with Tag("span", classes="bar", aria_hidden="true"):
+                Tag("i").style(f"width: {100 * done:.0f}%")
+        Tag("span", "not told" if done is None else f"{100 * done:.0f} %")
+    if flight["note"]:
+        Tag("div", clean(flight["note"], 400), "muted")
 
 
 def _run(run: View) -> None:
@@ -224,7 +250,9 @@ def _error(error: View) -> None:
 
 def _payload(view: View) -> None:
     payload = view.get("payload")
-    if payload is None:
+    if payload is None and view.get("skipped"):
+        empty("None", "It did not fire, so nothing was handed to a worker.")
+    elif payload is None:
         empty("Not kept", "Its records are gone from the topics; the read model keeps what became of it.")
     else:
         _json(payload, "payload")

@@ -14,11 +14,13 @@ from pipeline.readmodel.questions import Count, JobsWanted, Page
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
+from pipeline.server.console.names import known_names
 from pipeline.server.console.parts.basic import Tag, banner, button, counts, empty, link
 from pipeline.server.console.parts.confirm import confirm
-from pipeline.server.console.parts.pager import pager, search_form
+from pipeline.server.console.parts.pager import filled, pager, search_form
+from pipeline.server.console.parts.search_box import SearchBox
 from pipeline.server.console.parts.table import Column, Row, Table, at, lines, status, tags, text
-from pipeline.server.console.search import meanings, parse, written
+from pipeline.server.console.search import ORDERS, meanings, parse, written
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import plural
 
@@ -38,28 +40,36 @@ async def jobs(visit: Visit) -> None:
         wanted = parse(search, now=time.time_ns() // 1_000_000)
     except InvalidInput as error:
         with frame.body:
-            _search(search, None)
+            _search(visit, search, None)
             banner("This search has no meaning.", error.problem, "warn")
         return
     with frame.body:
-        _search(search, wanted)
+        _search(visit, search, wanted)
         page = _Jobs(visit, search, wanted, cursor)
         page.draw_bulk()
 
     def ask(who: Principal) -> Page:
-        found = visit.questions.jobs(wanted, limit=ROWS, cursor=cursor or None)
-        return Page(
-            rows=[row for row in found.rows if who.sees(row["queue"])],
-            cursor=found.cursor,
-            scanned=found.scanned,
-        )
+        theirs = _theirs(wanted, who)
+        return filled(lambda n, at: visit.questions.jobs(theirs, limit=n, cursor=at), ROWS, cursor or None)
 
     await frame.live(ask, page.show)
 
 
-def _search(search: str, wanted: JobsWanted | None) -> None:
-    with Tag("div", classes="toolbar"):
-        search_form("jobs", search, label="Search jobs", placeholder="handler:email.send status:dead due>-1d")
+def _theirs(wanted: JobsWanted, who: Principal) -> JobsWanted:
+    """Of these jobs those on queues that concern them."""
+    return replace(wanted, queues=who.queues)
+
+
+def _search(visit: Visit, search: str, wanted: JobsWanted | None) -> None:
+    with Tag("div", classes="toolbar"), search_form("jobs"):
+        SearchBox(
+            search,
+            label="Search jobs",
+            placeholder="handler:email.send status:dead due>-1d",
+            filters=[("due>" if name == "due" else f"{name}:", told) for name, told in meanings().items()],
+            known={"status": list(JobStatus), "order": ORDERS},
+            more=partial(known_names, visit),
+        )
     with Tag("div", classes="toolbar"):
         if wanted is not None:
             _draw_pills(wanted)
@@ -116,7 +126,7 @@ class _Jobs:
             choose = self._choose if self._visit.operates else None
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_COLUMNS, caption="Jobs", choose=choose)
-                self._none = empty("No job matches", "Try fewer words, or another status.")
+                self._none = empty(*(_NO_MATCH if self._search else _NO_JOB))
                 self._pager = Tag("div", classes="pager")
         self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
         self._table.show([_row(view) for view in page.rows])
@@ -147,10 +157,9 @@ class _Jobs:
 
     async def _change_all(self, verb: str) -> None:
         visit, wanted = self._visit, self._wanted
-        if visit.who.queues is not None and wanted.queue not in visit.who.queues:
-            visit.tell(f"Narrow the search to one of your queues: queue:{min(visit.who.queues)}", good=False)
-            return
-        count: Count | None = await visit.look(lambda _: visit.questions.count(wanted, at_most=COUNTED))
+        count: Count | None = await visit.look(
+            lambda who: visit.questions.count(_theirs(wanted, who), at_most=COUNTED)
+        )
         if count is None:
             return
         if count.capped:
@@ -168,7 +177,9 @@ class _Jobs:
         if sure is not None:
             change = visit.actions.change_jobs
             limit = min(COUNTED, count.number + count.number // 10 + 10)  # not many more than were seen
-            await self._report(await visit.change(lambda who: change(who, verb, wanted=wanted, limit=limit)))
+            await self._report(
+                await visit.change(lambda who: change(who, verb, wanted=_theirs(wanted, who), limit=limit))
+            )
 
     async def _report(self, done: Any) -> None:
         if done is None:
@@ -176,11 +187,15 @@ class _Jobs:
         view: Mapping[str, Any] = done.view
         failed = view.get("errors") or ()
         first = f"; the first problem: {failed[0]['message']}" if failed else ""
+        left = f"; {view['left']:,} were not come to in time: ask again" if view.get("left") else ""
         self._visit.tell(
-            f"{plural(view['matched'], 'job')}: {counts(view['counts'])}{first}", good=not failed
+            f"{plural(view['matched'], 'job')}: {counts(view['counts'])}{left}{first}",
+            good=not failed and not left,
         )
 
 
+_NO_MATCH = "No job matches", "Try fewer words, or another status."
+_NO_JOB = "No job yet", "Make one with dueline job create, over HTTP with POST /api/v1/jobs, or in Python."
 _MEANING = {
     "cancel": "What is pending will not fire; what has fired is left alone.",
     "requeue": "Each that has ended gets one further run, under its own idempotency key.",

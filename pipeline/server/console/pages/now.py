@@ -66,13 +66,13 @@ class _Now:
         with Tag("div", classes="cols"):
             _, body, _ = block("Throughput", aside="runs a minute, the last hour")
             with body:
-                bars = (("succeeded", "green"), ("failed", "orange"), ("dead", "red"))
+                bars = (("succeeded", "green"), ("failed, to be retried", "orange"), ("dead", "red"))
                 ended = [Line(name=name, colour=colour, bars=True) for name, colour in bars]
                 self._rates = Chart([Line(name="fired", colour="teal"), *ended], label="Runs a minute")
             _, body, _ = block("Lateness", aside="ms, the last hour")
             with body:
                 late = [Line(name="p50", colour="teal"), Line(name="p99", colour="violet")]
-                self._lateness = Chart(late, label="Lateness by minute")
+                self._lateness = Chart(late, label="Lateness by minute", logarithmic=True)
         with Tag("div", classes="cols"):
             with Tag("div", classes="stack"):
                 _, body, _ = block("Handlers", aside="the last hour, the most failures first", flush=True)
@@ -100,14 +100,21 @@ class _Now:
         if held is not None:
             told = f"Restored from the backup {held['backup']}, {held['state']} since {held['since']}."
             with self._held:
-                banner("Dispatch is held.", f"{told} Nothing fires before `dueline release`.", "warn")
+                banner(
+                    "Dispatch is held.",
+                    f"{told} Nothing fires before it is released with dueline release.",
+                    "warn",
+                )
 
     def _show_charts(self, view: View) -> None:
         times, minutes = _hour(view)
         rates = ("fired", "succeeded", "failed", "dead")
-        self._rates.show(times, [[minute.get(name, 0) for minute in minutes] for name in rates])
+        parts = [
+            {**minute, "failed": minute["failed"] - minute["dead"]} if minute else {} for minute in minutes
+        ]
+        self._rates.show(times, [[part.get(name, 0) for part in parts] for name in rates])
         late = ("lateness_p50_ms", "lateness_p99_ms")
-        self._lateness.show(times, [[minute.get(name) for minute in minutes] for name in late])
+        self._lateness.show(times, [[_at_least_1(minute.get(name)) for minute in minutes] for name in late])
 
     def _show_overdue(self, schedules: View) -> None:
         ids = list(schedules["overdue"])
@@ -148,8 +155,12 @@ class _Figures:
         failed = sum(minute["failed"] for minute in view["minutes"])
         dead = sum(minute["dead"] for minute in view["minutes"])
         self._put("Failures", number(failed), f"{number(dead)} dead, the last hour", "bad" if dead else "")
-        self._workers(answer)
-        self._owners(answer.fleet)
+        if view["freshness"].get("problem"):  # heartbeats are not heard, which says nothing of who sends them
+            for name in ("Workers", "Owners"):
+                self._put(name, NOTHING, "not known at the moment")
+        else:
+            self._workers(answer)
+            self._owners(answer.fleet)
         schedules = view["schedules"]
         overdue = len(schedules["overdue"])
         told = (
@@ -192,7 +203,7 @@ class _Figures:
 
 _HANDLERS = [
     Column(label="Handler", head=True),
-    *(Column(label=label, kind="num") for label in ("Succeeded", "Failed", "Dead")),
+    *(Column(label=label, kind="num") for label in ("Succeeded", "Failed, retried", "Dead")),
 ]
 _QUEUES = [
     *(Column(label="Queue", head=True), Column(label="State")),
@@ -220,13 +231,19 @@ def _handler(each: View) -> Row:
         else "0"
     )
     cells = [text(name, href=links.jobs(f"handler:{name} order:-due"), mono=True)]
-    return Row(id=name, cells=[*cells, number(each["succeeded"]), number(each["failed"]), dead])
+    retried = number(each["failed"] - each["dead"])
+    return Row(id=name, cells=[*cells, number(each["succeeded"]), retried, dead])
 
 
 def _queue(each: View) -> Row:
     state = status("paused") if each.get("paused") else status("active")
     figures = [number(each[name]) for name in ("lag", "in_flight", "workers")]
     return Row(id=each["queue"], cells=[text(each["queue"], mono=True), state, *figures])
+
+
+def _at_least_1(ms: int | None) -> int | None:
+    """A logarithmic axis has no 0."""
+    return None if ms is None else max(1, ms)
 
 
 def _length(ms: int | None) -> str:

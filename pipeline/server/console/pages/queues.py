@@ -38,7 +38,7 @@ class _Queues:
         if self._table is None:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_columns(self._visit), caption="Queues", act=self._act)
-                self._none = empty("No queue yet", "`dueline topics create` makes the first.")
+                self._none = empty("No queue yet", "dueline topics create makes the first.")
         self._none.mark_as("hidden" if views else "empty")
         self._table.show([self._row(view) for view in views])
 
@@ -54,10 +54,9 @@ class _Queues:
 
 
 def _cells(view: View) -> list[Cell]:
-    paused = view.get("paused")
     return [
         text(view["queue"], href=links.jobs(f"queue:{view['queue']}"), mono=True),
-        _state(paused),
+        lines(*_pause(view["paused"]), *_purge(view["purge"])),
         number(view["lag"]),
         at(view["oldest_unacked"]),
         lines(f"{number(view.get('started_per_min'))} started", f"{number(view.get('ended_per_min'))} ended"),
@@ -88,8 +87,19 @@ def _columns(visit: Visit) -> list[Column]:
     return _COLUMNS + ([Column(label="What to do", bare=True)] if visit.operates else [])
 
 
-def _state(paused: Any) -> Cell:
-    if not paused:
-        return status("active")
-    who, why = (paused.get("by"), paused.get("reason")) if isinstance(paused, dict) else (None, None)
-    return lines(status("paused"), why, f"by {who}" if who else None)
+def _pause(pause: View | None) -> list[Cell]:
+    if pause is None:
+        return [status("active")]
+    return [status("paused"), pause["reason"], f"by {pause['by']}" if pause["by"] else None]
+
+
+def _purge(purge: View | None) -> list[Cell]:
+    """How far it is, while it goes on."""
+    if purge is None or purge["left"] == 0:
+        return []
+    by, left = f"by {purge['by']}", purge["left"]
+    if left is None:  # asked for a moment ago, or this server was started a moment ago
+        return [f"purge {by}", at(purge["at"], "rel")]
+    waiting = max(left, purge["waiting"] or 0)
+    told = f"{number(left)} of {number(waiting)} left"
+    return [status("purging"), {"bar": 1 - left / waiting, "text": told}, by]

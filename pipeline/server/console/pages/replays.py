@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from pipeline.core.times import parse_instant
+from pipeline.readmodel.questions import JobsWanted
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
-from pipeline.server.console.parts.basic import Tag, block, button, counts, empty, facts, instant
+from pipeline.server.console.parts.basic import Tag, block, button, counts, empty, facts, instant, link
 from pipeline.server.console.parts.confirm import confirm
 from pipeline.server.console.parts.looks import kind_of
 from pipeline.server.console.parts.table import Column, Row, Table, at, lines, status, text
 from pipeline.server.console.replay_verbs import replay_window
+from pipeline.server.console.search import written
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import number, plural
 
@@ -116,6 +119,7 @@ def _stands(view: View) -> None:
             ("Of these only", _narrowed(view) or None),
             ("Rate", "no limit" if view["rate"] is None else f"{number(view['rate'])} a second"),
             ("Counted", counts(view["counts"])),
+            ("Its jobs", partial(link, "how they stand now", links.jobs(_search(view)))),
             ("Asked for by", view["requested_by"]),
             ("Carried out by", view["runner"]),
             ("Resumed", plural(view["resumed"], "time") if view["resumed"] else None),
@@ -124,6 +128,17 @@ def _stands(view: View) -> None:
             ("Last heard", partial(instant, view["updated_at"], "full")),
         )
     )
+
+
+def _search(view: View) -> str:
+    """The jobs of its window and filter; those that were left alone are among them."""
+    instants = (None if view[name] is None else parse_instant(name, view[name]) for name in ("from", "to"))
+    begin, end = instants
+    wanted = JobsWanted(
+        handler=view["handler"], queue=view["queue"], schedule=view["schedule"], labels=view["labels"],
+        key_prefix=view["key_prefix"], due_from=begin, due_to=end,
+    )  # fmt: skip
+    return written(wanted)
 
 
 def _bar(done: int, matched: int) -> None:

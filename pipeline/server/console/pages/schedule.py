@@ -52,8 +52,8 @@ class _Schedule:
     def show(self, view: View) -> None:
         if not self._built:
             self._build()
-        self._recent.show([_recent(run) for run in reversed(view.get("recent") or ())])
-        self._no_recent.mark_as("hidden" if view.get("recent") else "empty")
+        self._recent.show([_recent(run) for run in view["recent"]])
+        self._no_recent.mark_as("hidden" if view["recent"] else "empty")
         self._next.show([_next(each) for each in view["next"]])
         self._no_next.mark_as("hidden" if view["next"] else "empty")
         self._last.show([_last(each) for each in view["last"]])
@@ -94,7 +94,7 @@ class _Schedule:
         _, body, _ = block("Recent runs", flush=True)
         with body:
             columns = [
-                Column(label="Due", head=True),
+                Column(label="Due, and its instant", head=True),
                 Column(label="Outcome"),
                 Column(label="Late", kind="num"),
             ]
@@ -163,7 +163,7 @@ class _Schedule:
         ]
         cells.append({"bar": done, "text": told})
         if self._visit.operates:
-            cells.append(acts(("cancel", "Cancel", f"cancel backfill {each['id']}")))
+            cells.append(acts(("cancel", "Cancel", f"Cancel backfill {each['id']}")))
         return Row(id=each["id"], cells=cells)
 
     async def _cancel_backfill(self, backfill: str, _: str) -> None:
@@ -230,8 +230,10 @@ def _last(each: View) -> Row:
 
 def _recent(run: View) -> Row:
     late, took = (None if run[name] is None else length(run[name]) for name in ("lateness_ms", "took_ms"))
+    due, nominal = run["due_at"], run.get("nominal_at")
+    when = at(due) if nominal in (None, due) else lines(at(due), at(nominal, "full"))
     job = text(run["occurrence"], href=links.job(run["occurrence"]), mono=True, clip=True)
     return Row(
         id=run["occurrence"],
-        cells=[at(run["due_at"]), lines(status(run["outcome"] or "running")), late, took, job],
+        cells=[when, lines(status(run["outcome"] or "running")), late, took, job],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound
@@ -12,11 +12,14 @@ from pipeline.core.zones import zone_names
 from pipeline.server.access import Role
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
+from pipeline.server.console.names import known_names
 from pipeline.server.console.parts.basic import Tag, banner, block, button, empty, link
 from pipeline.server.console.parts.field import Field
 from pipeline.server.console.parts.preview import Preview
+from pipeline.server.console.payload import object_of
 from pipeline.server.console.visit import Visit, problem_of, told
 from pipeline.server.console.words import clean
+from pipeline.server.schedule_changes import Stale
 
 View = dict[str, Any]
 TYPED_MS = 250
@@ -44,15 +47,16 @@ async def schedule_form(visit: Visit) -> None:
         with frame.body, Tag("section", classes="block"):
             empty("Not found" if isinstance(error, NotFound) else "It cannot be read now", problem_of(error))
         return
-    form = _Form(visit, view, time.time_ns() // 1_000_000)
+    form = _Form(visit, view, time.time_ns() // 1_000_000, await known_names(visit))
     with frame.body:
         form.draw()
     await form.preview()
 
 
 class _Form:
-    def __init__(self, visit: Visit, view: View | None, now: int) -> None:
-        self._visit, self._view, self._now = visit, view, now
+    def __init__(self, visit: Visit, view: View | None, now: int, names: Mapping[str, Sequence[str]]) -> None:
+        """`names`: handlers and queues to choose from; others may be typed."""
+        self._visit, self._view, self._now, self._names = visit, view, now, names
         self._spec: View = {} if view is None else dict(view["spec"])
         self._fields: dict[str, Field] = {}
 
@@ -60,7 +64,7 @@ class _Form:
         source = str(self._spec.get("source", ""))
         if source.startswith(("app:", "file:")):
             banner("Its source keeps it.", f"The next sync of {source} changes it back.", "warn")
-        with Tag("div", classes="cols wide-left"):
+        with Tag("div", classes="cols wide-left form"):
             with Tag("div", classes="stack"):
                 self._draw_when()
                 self._draw_what()
@@ -95,8 +99,9 @@ class _Form:
     def _draw_what(self) -> None:
         _, body, _ = block("What")
         with body, Tag("div", classes="fields"):
-            self._add("handler", "Handler", kind="mono", hint="Such as report.daily")
-            self._add("queue", "Queue", kind="mono", hint="Empty is the default")
+            handlers, queues = (self._names.get(name, ()) for name in ("handler", "queue"))
+            self._add("handler", "Handler", kind="mono", hint="Such as report.daily", suggestions=handlers)
+            self._add("queue", "Queue", kind="mono", hint="Empty is the default", suggestions=queues)
             payload = (
                 json.dumps(self._spec["payload"], indent=2, ensure_ascii=False)
                 if self._spec.get("payload")
@@ -148,7 +153,8 @@ class _Form:
             if not attempts.isdecimal() or len(attempts) > 9:
                 raise InvalidInput("max_attempts", f"{attempts!r:.40} is no whole number")
             options["max_attempts"] = int(attempts)
-        options["payload"] = _object(self._fields["payload"].text) or None
+        payload = self._fields["payload"].text
+        options["payload"] = (object_of(payload) or None) if payload else None
         return options
 
     def _timing(self) -> View:
@@ -183,6 +189,11 @@ class _Form:
             each.blame("")
         try:
             outcome, schedule_id = await self._stored(self._options())
+        except Stale as error:
+            self._say(problem_of(error))
+            with self._problem:
+                link("Open it as it is now", links.to("schedule/edit", id=self._spec["id"]))
+            return
         except DuelineError as error:
             if not self._blame(error):
                 self._say(problem_of(error))
@@ -221,15 +232,3 @@ def _with(options: tuple[tuple[str, str], ...], given: object) -> tuple[tuple[st
     """With what it has now, such as `all(20)`, if that is none of the common ones."""
     known = {value for value, _ in options}
     return options if not isinstance(given, str) or given in known else (*options, (given, given))
-
-
-def _object(text: str) -> View | None:
-    if not text:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput("payload", f"is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidInput("payload", "must be an object, such as {}")
-    return value

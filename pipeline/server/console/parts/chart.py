@@ -29,10 +29,11 @@ class Line:
 class Chart:
     """Names are ours, never data: NiceGUI evaluates keys of options that begin with `:`, and data come as values."""
 
-    def __init__(self, lines: Sequence[Line], *, label: str, unit: str = "") -> None:
+    def __init__(self, lines: Sequence[Line], *, label: str, logarithmic: bool = False) -> None:
+        """`logarithmic`: of values from 1 on, so that one that is far out leaves the others readable."""
         self._lines = lines
         with Tag("div", role="img", aria_label=f"{label}; the table below has the numbers"):
-            self._chart = ui.echart(_options(lines, unit), renderer="svg").classes("chart")
+            self._chart = ui.echart(_options(lines, logarithmic), renderer="svg").classes("chart")
         with Tag("details"):
             Tag("summary", "As a table")
             columns = [Column(label="Minute", head=True)] + [
@@ -55,7 +56,7 @@ class Chart:
             self._chart.update()
 
 
-def _options(lines: Sequence[Line], unit: str) -> dict[str, Any]:
+def _options(lines: Sequence[Line], logarithmic: bool) -> dict[str, Any]:
     axis = {"axisLine": {"lineStyle": {"color": LINE}}, "splitLine": {"lineStyle": {"color": LINE}}}
     return {
         "animation": False,
@@ -69,10 +70,8 @@ def _options(lines: Sequence[Line], unit: str) -> dict[str, Any]:
             "splitLine": {"show": False},
         },
         "yAxis": {
-            "type": "value",
+            "type": "log" if logarithmic else "value",
             "axisLabel": {"fontSize": 11},
-            "name": unit,
-            "nameTextStyle": {"fontSize": 11},
             **axis,
         },
         "series": [_series(line) for line in lines],

@@ -10,7 +10,11 @@ export default {
   emits: ["input"],
   data() { return { own: this.value, id: `f${++made}`, timer: null }; },
   watch: { value(now) { this.own = now; } },
-  mounted() { if (this.autofocus) this.$refs.input.focus(); },
+  mounted() {
+    if (this.autofocus) this.$refs.input.focus();
+    const kept = this.$el.closest("dialog") ? undefined : window.dueline?.typedBefore(this.label);
+    if (kept !== undefined && kept !== this.own) this.typed(kept);
+  },
   beforeUnmount() { clearTimeout(this.timer); },
   methods: {
     typed(value) {
@@ -23,6 +27,14 @@ export default {
       clearTimeout(this.timer);
       if (this.timer !== null) this.$emit("input", this.own);
       this.timer = null;
+    },
+    // Enter is what the main button of the question or the page is.
+    entered(event) {
+      if (event.key !== "Enter" || event.isComposing || this.list) return;
+      event.preventDefault();
+      this.tell();
+      const around = this.$el.closest("dialog") ?? this.$el.closest("main");
+      around?.querySelector("button.main:not([disabled])")?.click();
     },
   },
   render() {
@@ -38,7 +50,7 @@ export default {
       this.kind === "check" ? h("input", { ...common, type: "checkbox", checked: this.own, onChange: (event) => this.typed(event.target.checked) })
       : this.kind === "select" ? h("select", { ...common, value: this.own, onChange: onInput }, this.options.map(([value, label]) => h("option", { value, selected: value === this.own }, label)))
       : this.kind === "area" ? h("textarea", { ...text, rows: 4 })
-      : h("input", { ...text, type: "text", list: this.list ? `${this.id}l` : undefined });
+      : h("input", { ...text, type: "text", onKeydown: this.entered, list: this.list ? `${this.id}l` : undefined });
     const label = h("label", { for: this.id }, this.label);
     return h("div", { class: ["field", this.kind === "check" ? "check" : "", this.kind === "mono" ? "coded" : ""] }, [
       ...(this.kind === "check" ? [input, label] : [label, input]),

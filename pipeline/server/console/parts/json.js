@@ -10,12 +10,12 @@ function written(text) {
 
 function comma(last) { return last ? "" : ","; }
 
-function node([key, kind, value], last, depth) {
+function node([key, kind, value, size], last, depth) {
   const name = key === null ? [] : [h("span", { class: "k" }, typeof key === "number" ? `${key}: ` : `${written(key)}: `)];
   if (kind === "object" || kind === "array") {
     const [open, close] = kind === "object" ? "{}" : "[]";
     if (!value.length) return [...name, `${open}${close}${comma(last)}`];
-    const count = `${value.length} ${kind === "object" ? "field" : "item"}${value.length === 1 ? "" : "s"}`;
+    const count = `${size.toLocaleString("en")} ${kind === "object" ? "field" : "item"}${size === 1 ? "" : "s"}`;
     return [h("details", { open: depth < OPEN_DEPTH && value.length <= 50 }, [
       h("summary", [...name, open, h("span", { class: "muted" }, ` ${count} `)]),
       h("ul", value.map((each, at) => h("li", node(each, at === value.length - 1, depth + 1)))),

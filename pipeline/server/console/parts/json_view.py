@@ -11,8 +11,9 @@ NODES = 2_000
 TEXT_LIMIT = 4_000
 """What of a payload is drawn at most; it is copied whole."""
 
-Node = tuple[str | int | None, str, Any]
-"""Its name, its kind (object, array, string, number, literal, more), and what it holds."""
+Node = tuple[str | int | None, str, Any] | tuple[str | int | None, str, Any, int]
+"""Its name, its kind (object, array, string, number, literal, more), what is shown of it, and of an object or array how
+many it holds."""
 
 
 class Number(str):
@@ -38,9 +39,9 @@ class _Drawing:
         self._left -= 1
         match value:
             case dict():
-                return (key, "object", self._children(list(value.items()), depth))
+                return (key, "object", self._children(list(value.items()), depth), len(value))
             case list():
-                return (key, "array", self._children(list(enumerate(value)), depth))
+                return (key, "array", self._children(list(enumerate(value)), depth), len(value))
             case Number():
                 return (key, "number", _shortened(str(value)))
             case str():

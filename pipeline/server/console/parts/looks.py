@@ -5,7 +5,7 @@ from __future__ import annotations
 _KINDS = {
     "wait": ("pending", "assigned", "restoring"),
     "busy": ("queued", "running", "fired"),
-    "warn": ("retrying", "paused", "held", "cancelling"),
+    "warn": ("retrying", "paused", "held", "cancelling", "purging"),
     "good": ("succeeded", "active", "finished", "live"),
     "bad": ("dead", "failed", "lost", "interrupted", "stuck", "overdue"),
     "off": ("cancelled", "stopped", "skipped", "ended", "released", "closed"),

@@ -22,7 +22,7 @@ function cell(value, act) {
   if (value.at) return h("due-at", { at: value.at, how: value.how ?? "day" });
   if (value.kind) return h("span", { class: `st ${value.kind}` }, value.text);
   if (value.runs) return value.runs.length ? spark(value.runs) : h("span", { class: "muted" }, "none yet");
-  if (value.tags) return value.tags.map((tag) => h("span", { class: "tag", title: tag }, tag));
+  if (value.tags) return h("div", value.tags.map((tag) => h("span", { class: "tag", title: tag }, tag)));
   if (value.bar !== undefined)
     return h("span", { class: "nowrap" }, [
       h("span", { class: "bar", "aria-hidden": "true" }, [h("i", { style: { width: `${Math.round(100 * value.bar)}%` } })]),

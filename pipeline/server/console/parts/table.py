@@ -56,7 +56,7 @@ class Table(Element, component="table.js"):
         if choose is not None:
             self.on("choose", lambda event: choose(_ids(event)))
         if act is not None:
-            self.on("act", lambda event: act(str(event.args["id"]), str(event.args["name"])))
+            self.on("act", lambda event: act(*_pressed(event)) if isinstance(event.args, dict) else None)
 
     def show(self, rows: Sequence[Row]) -> None:
         """Nothing is sent if they are the same."""
@@ -88,6 +88,11 @@ def _clipped(cell: Any) -> Any:
             return [_clipped(each) for each in cell]
         case _:
             return cell
+
+
+def _pressed(event: GenericEventArguments) -> tuple[str, str]:
+    """The id of the row, and which of its buttons."""
+    return str(event.args.get("id")), str(event.args.get("name"))
 
 
 def _ids(event: GenericEventArguments) -> list[str]:

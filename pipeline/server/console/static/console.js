@@ -55,7 +55,7 @@
       const utc = zone === "utc";
       const { day, time, ms } = wall(at, utc);
       const today = wall(new Date(), utc).day === day;
-      const main = how === "short" ? `${today ? "" : `${day.slice(5)} `}${time.slice(0, 5)}` : how === "full" ? `${day} ${time}.${ms} ${utc ? "UTC" : offset(at)}` : how === "time" ? `${time}.${ms}`
+      const main = how === "short" ? `${today ? "" : `${day.slice(5)} `}${time.slice(0, time.endsWith(":00") ? 5 : 8)}` : how === "full" ? `${day} ${time}.${ms} ${utc ? "UTC" : offset(at)}` : how === "time" ? `${time}.${ms}`
         : today ? time : `${day} ${time}`;
       const element = document.createElement("time");
       element.dateTime = text;
@@ -108,7 +108,7 @@
     }
     live.textContent = text;
   }
-  window.dueline = { copy };
+  window.dueline = { copy, typedBefore: (label) => typedBefore(label) };
   document.addEventListener("click", (event) => {
     const target = event.target instanceof Element ? event.target : null;
     const button = target?.closest("button");
@@ -123,6 +123,8 @@
   });
   document.addEventListener("keydown", (event) => {
     const at = event.target;
+    const open = event.key === "Escape" && document.querySelector(".side.open .menu-button");
+    if (open) { open.click(); open.focus(); }
     const typing = at instanceof HTMLElement && (at.isContentEditable || /^(input|textarea|select)$/i.test(at.tagName));
     if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const search = document.querySelector("input[type=search]");
@@ -132,6 +134,47 @@
   new MutationObserver(() => {
     if (document.querySelector(".switch button:not([aria-pressed])")) pressAll();
   }).observe(document, { subtree: true, childList: true });
+
+  // -- what was typed, over a server that was started anew ---------------------------------------------------------
+  const KEPT = "dueline-typed";
+  let typed = {};
+  try {
+    const { at, fields } = JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
+    sessionStorage.removeItem(KEPT);
+    if (at === location.href) typed = fields;
+  } catch { /* nothing is kept then */ }
+  function keepFields() {
+    const fields = {};
+    for (const field of document.querySelectorAll("main .field")) {
+      const input = field.querySelector("input:not([type=checkbox]), textarea, select");
+      if (input && !field.closest("dialog")) fields[field.querySelector("label").textContent] = input.value;
+    }
+    try { sessionStorage.setItem(KEPT, JSON.stringify({ at: location.href, fields })); } catch { /* full */ }
+  }
+  function typedBefore(label) { // once
+    const value = typed[label];
+    delete typed[label];
+    return value;
+  }
+
+  // -- a server that is gone, or stands still ----------------------------------------------------------------------
+  // NiceGUI loads the page anew when no connection comes about in time, and of a server that is away nothing would be
+  // left then, not even what is shown: it is asked until it answers. One that has forgotten the page has it loaded anew.
+  const stay = () => {
+    const popup = document.getElementById("popup");
+    if (!popup) return; // a page without NiceGUI
+    if (!window.socket) { setTimeout(stay, 50); return; }
+    socket.off("connect_error");
+    socket.on("connect_error", (error) => {
+      if (error.message === "Implicit handshake failed") { keepFields(); location.reload(); }
+      else if (error.message === "timeout") socket.io.opts.transports = ["polling", "websocket"]; // a proxy may block the other
+    });
+    popup.setAttribute("role", "alert");
+    const [title, text] = popup.children;
+    title.textContent = "The server does not answer.";
+    text.textContent = "What is shown is old. It is asked again every few seconds.";
+  };
+  window.addEventListener("load", stay);
 
   // -- a hidden tab asks for nothing --------------------------------------------------------------------------------
   const tell = () => {
