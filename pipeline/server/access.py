@@ -14,14 +14,20 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
+from pipeline.server.threads import Busy, Threads
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SESSION_COOKIE = "dueline_session"
 CSRF_HEADER = "x-csrf-token"
 SESSION_MS = 12 * 3_600_000
 """How long a login lasts."""
+DOOR, DOOR_S = 4, 2.0
+"""Threads that look for tokens that are not known here, and how long one of them is waited for."""
 _TOKEN = re.compile(r"(dl|ds)_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 """`dl`: a token, `ds`: a session; its id, its secret."""
 
@@ -72,6 +78,11 @@ class Principal:
     role: Role
     queues: frozenset[str] | None = None
     token: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """By which what they do is remembered and counted: a token of the same name that is made later is another."""
+        return self.token or self.name
 
     def require(self, role: Role) -> None:
         """Forbidden unless the role is enough."""
@@ -173,6 +184,7 @@ class Access:
         self._book = book
         self._loopback = loopback
         self._now = now
+        self._door = Threads("door", DOOR, patience_s=DOOR_S)
 
     @property
     def open(self) -> bool:
@@ -187,6 +199,21 @@ class Access:
         except UnknownToken:
             self._book.refresh()
         return self.recalled(bearer=bearer, session=session)
+
+    async def admitted(self, *, bearer: str | None, session: str | None) -> Principal:
+        """`principal` for an event loop."""
+        try:
+            return self.recalled(bearer=bearer, session=session)
+        except UnknownToken:
+            return await self.at_the_door(self.principal, bearer=bearer, session=session)
+
+    async def at_the_door(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread, what anybody can have asked who is not known yet, such as `log_in`: whoever makes tokens up
+        keeps nobody else waiting. StoreUnreachable if too many do."""
+        try:
+            return await self._door.run(function, *args, **kwargs)
+        except Busy as error:
+            raise StoreUnreachable(str(error)) from error
 
     def recalled(self, *, bearer: str | None, session: str | None) -> Principal:
         """`principal` by what is known here, without asking the store: UnknownToken where that could help."""
@@ -236,7 +263,7 @@ class Access:
     def log_in(self, token: str) -> tuple[Principal, Secret]:
         """Who that is, and what goes into the cookie SESSION_COOKIE (HttpOnly, SameSite=Strict, for SESSION_MS). The
         session is known to all servers. Unauthenticated; StoreUnreachable."""
-        parent = self._checked(token.strip(), "dl")
+        parent = self._token_of(token.strip())
         session_id, cookie, digest = new_secret("ds")
         now = self._now()
         until = now + SESSION_MS
@@ -254,6 +281,14 @@ class Access:
             )
         )
         return self._of(cookie, "ds"), cookie
+
+    def _token_of(self, text: str) -> TokenRecord:
+        """Looked for once more if it is not known: it may have been made a moment ago."""
+        try:
+            return self._checked(text, "dl")
+        except UnknownToken:
+            self._book.refresh()
+        return self._checked(text, "dl")
 
     def log_out(self, cookie: str) -> None:
         """Nothing if it was no session any more. StoreUnreachable."""

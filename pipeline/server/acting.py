@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from pipeline.client.request import command_id, requested_by
-from pipeline.core.errors import DuelineError
-from pipeline.ports import Events
+from pipeline.client.commands import UNKNOWN
+from pipeline.client.connection import Connection, Delivery
+from pipeline.client.request import allowed_queues, command_id, requested_by
+from pipeline.core.errors import DuelineError, StoreUnreachable
+from pipeline.ports import Events, Put
 from pipeline.readmodel.questions import Position, Questions
 from pipeline.server.access import Principal
 from pipeline.server.audit import audit_put
+from pipeline.server.job_changes import Tally
 from pipeline.server.store import Store
 
 View = dict[str, Any]
 
+NOTHING: Mapping[str, object] = {}
 WAIT = "5s"
 """How long an owner's answer is waited for by default."""
 
@@ -49,33 +54,126 @@ class Acting:
         """Durable before the change is told. What could not be noted stands in the log: the change is made."""
         try:
             connection = await self.store.connection()
-            put = audit_put(
-                who,
-                verb,
-                topic=connection.parts.names.events,
-                layout=connection.layout,
-                at=connection.clock.now(),
-                outcome=outcome,
-                job_id=job_id,
-                about=about,
-            )
-            await self.store.append((put,))
+            await self.store.append((self.noted(connection, who, verb, outcome, job_id=job_id, about=about),))
         except DuelineError as error:
-            self.events.on(
-                "audit_lost", who=who.name, verb=verb, outcome=outcome, id=job_id, reason=str(error), **about
-            )
+            self._lost(error, who, verb, outcome, job_id, about)
+
+    def audit_aside(
+        self, connection: Connection, who: Principal, verb: str, outcome: str, **about: object
+    ) -> None:
+        """The same, from a thread that has a connection of its own."""
+        try:
+            delivery = Delivery(expected=1)
+            put = self.noted(connection, who, verb, outcome, about=about)
+            connection.parts.appender.append(put, delivery.report)
+            connection.wait(delivery)
+        except DuelineError as error:
+            self._lost(error, who, verb, outcome, None, about)
+
+    @asynccontextmanager
+    async def asked(
+        self, who: Principal, verb: str, *, job_id: str | None = None, **about: object
+    ) -> AsyncIterator[None]:
+        """What is asked for inside, and given up without having heard what became of it, is audited as `unknown`. What
+        is not even asked for, since the store is known to be away, is not. StoreUnreachable."""
+        await self.store.connection()
+        try:
+            yield
+        except (StoreUnreachable, asyncio.CancelledError):
+            self.leave_unknown(who, verb, job_id=job_id, about=about)
+            raise
+
+    async def many(
+        self, changing: Awaitable[None], who: Principal, verb: str, count: int, tally: Tally
+    ) -> None:
+        """Await the change of many, which fills `tally`. They are audited however it ends: some are changed, or will
+        be. StoreUnreachable saying what became of how many."""
+        try:
+            with asking(who):
+                await changing
+        except (StoreUnreachable, asyncio.CancelledError) as error:
+            about = {"count": count, "counts": dict(tally.counts)}
+            self.leave_unknown(who, verb, outcome="broken_off", about=about)
+            if isinstance(error, StoreUnreachable):
+                raise StoreUnreachable(f"{error}; of {count}: {tally}") from error
+            raise
+        outcome = "in_part" if tally.left else "done"
+        left = len(tally.left) or None
+        await self.audit(who, verb, outcome, count=count, counts=dict(tally.counts), left=left)
+
+    def leave_unknown(
+        self,
+        who: Principal,
+        verb: str,
+        *,
+        job_id: str | None = None,
+        outcome: str = UNKNOWN,
+        about: Mapping[str, object] = NOTHING,
+    ) -> None:
+        """Audit what may be done, or not. It goes the way that the change went: if that comes through once the store is
+        back, so does this. Nobody waits for it."""
+
+        def heard(error: Exception | None, _offset: int = -1, _log_append_time: int = -1) -> None:
+            if error is not None:
+                self._lost(error, who, verb, outcome, job_id, about)
+
+        connection = self.store.connected
+        if connection is None:
+            heard(StoreUnreachable("no store is connected"))
+            return
+        try:
+            put = self.noted(connection, who, verb, outcome, job_id=job_id, about=about)
+            connection.parts.appender.append(put, heard)
+        except DuelineError as error:
+            heard(error)
+
+    def noted(
+        self,
+        connection: Connection,
+        who: Principal,
+        verb: str,
+        outcome: str,
+        *,
+        job_id: str | None = None,
+        about: Mapping[str, object] = NOTHING,
+    ) -> Put:
+        """The record of an audit."""
+        return audit_put(
+            who,
+            verb,
+            topic=connection.parts.names.events,
+            layout=connection.layout,
+            at=connection.clock.now(),
+            outcome=outcome,
+            job_id=job_id,
+            about=about,
+        )
+
+    def _lost(
+        self,
+        error: Exception,
+        who: Principal,
+        verb: str,
+        outcome: str,
+        job_id: str | None,
+        about: Mapping[str, object],
+    ) -> None:
+        self.events.on(
+            "audit_lost", who=who.name, verb=verb, outcome=outcome, id=job_id, reason=str(error), **about
+        )
 
 
 @contextmanager
 def asking(who: Principal, key: str | None = None, *what: str) -> Iterator[None]:
-    """Inside, owners are told who asks; a command with an Idempotency-Key has an id that follows from it, so that its
-    owner answers it again instead of doing it again."""
-    by = requested_by.set(who.name)
-    command = command_id.set(None if key is None else _derived(who.name, key, *what))
+    """Inside, owners are told who asks, and to which queues they are limited; a command with an Idempotency-Key has an
+    id that follows from it, so that its owner answers it again instead of doing it again."""
+    by, queues = requested_by.set(who.name), allowed_queues.set(who.queues)
+    command = command_id.set(None if key is None else _derived(who.identity, key, *what))
     try:
         yield
     finally:
         command_id.reset(command)
+        allowed_queues.reset(queues)
         requested_by.reset(by)
 
 

@@ -19,16 +19,16 @@ from pipeline.core.errors import DuelineError
 from pipeline.server import openapi
 from pipeline.server.access import Role
 from pipeline.server.api import ENDPOINTS, PREFIX
-from pipeline.server.api.stream import opened
 from pipeline.server.endpoint import Call, Endpoint, Handle, Services
 from pipeline.server.guard import Guard
 from pipeline.server.metrics import ServerMetrics
+from pipeline.server.pace import Pace
 from pipeline.server.problems import FAILED, problem
 from pipeline.server.routes import Routes
 from pipeline.server.serving import Serving
 
-LAG_MS = 10_000
-"""A read model that is further behind is not ready to answer."""
+UNREADY_MS = 60_000
+"""A read model that is further behind takes its server out of service: twice as far as giving way may put it."""
 
 
 def create_app() -> FastAPI:
@@ -48,9 +48,9 @@ def front_of(app: FastAPI, services: Services, serving: Serving, metrics: Server
     """What is served: the API, and behind it `app`."""
     own = [replace(endpoint, path=f"{PREFIX}{endpoint.path}") for endpoint in ENDPOINTS]
     endpoints = (*own, *_probes(services, metrics))
-    prefixes = (f"{PREFIX}/", "/healthz", "/readyz", "/metrics")
+    prefixes = ("/api", "/healthz", "/readyz", "/metrics")
     routes = Routes(app, serving=serving, endpoints=endpoints, prefixes=prefixes)
-    return Guard(routes, open=lambda: services.access.open)
+    return Guard(Pace(routes), open=lambda: services.access.open)
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:
@@ -71,7 +71,7 @@ def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
         return PlainTextResponse("ok\n" if found is None else f"{found}\n", 200 if found is None else 503)
 
     async def scrape(call: Call) -> Response:
-        metrics.streams.set(opened())
+        metrics.streams.set(services.streams.open)
         metrics.behind.set(services.questions.freshness().age_ms / 1000)
         encode, media_type = choose_encoder(call.request.headers.get("accept", ""))
         return Response(encode(metrics.registry), media_type=media_type)
@@ -103,12 +103,13 @@ def unready(services: Services) -> str | None:
     if services.stopping():
         return "stopping"
     freshness = services.questions.freshness()
-    problem_now = freshness.problem or services.store.problem
-    if problem_now is not None:
-        return problem_now
+    if freshness.problem is not None:
+        return freshness.problem
+    if services.store.problem is not None:  # its words are for who waited in vain
+        return "the store does not answer"
     if not freshness.ready:
         return f"catching up: {freshness.behind} records behind"
-    if freshness.age_ms > LAG_MS:
+    if freshness.age_ms > UNREADY_MS:
         return f"behind by {freshness.age_ms} ms"
     return _without_owner(services)
 

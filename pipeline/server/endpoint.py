@@ -14,12 +14,21 @@ from pipeline.readmodel.questions import Position, Questions
 from pipeline.server.access import SESSION_COOKIE, Access, Principal, Role, bearer_of
 from pipeline.server.actions import Actions
 from pipeline.server.body import object_of
+from pipeline.server.limits import Slots
 from pipeline.server.params import Param
 from pipeline.server.recent import Recent
+from pipeline.server.store import STREAMS as STREAM_THREADS
 from pipeline.server.store import Store
 from pipeline.server.tokens import Tokens
 
 View = Mapping[str, Any]
+
+STREAMS, STREAMS_EACH = 200, 20
+"""Event streams that are open at the same time at most, of all and of one token."""
+INTAKES, INTAKES_EACH = 8 * STREAM_THREADS, STREAM_THREADS
+"""Streams of jobs at the same time. Those that send take turns, so each has a thread within some seconds."""
+LOOKS, LOOKS_EACH = 64, 8
+"""Questions that cost much, those that wait for a thread too."""
 
 
 class Answer(NamedTuple):
@@ -42,6 +51,19 @@ class Services:
     store: Store
     recent: Recent
     names: Names
+    streams: Slots = field(
+        default_factory=lambda: Slots("event streams open", each=STREAMS_EACH, together=STREAMS, retry_s=10)
+    )
+    looks: Slots = field(
+        default_factory=lambda: Slots(
+            "counts, buckets and `why` under way", each=LOOKS_EACH, together=LOOKS, retry_s=1
+        )
+    )
+    intakes: Slots = field(
+        default_factory=lambda: Slots(
+            "streams of jobs under way", each=INTAKES_EACH, together=INTAKES, retry_s=1
+        )
+    )
     stopping: Callable[[], bool] = lambda: False
     """Whether the server is told to end: streams end then."""
 
@@ -86,6 +108,11 @@ class Call:
         """A question to the read model."""
         return await self.services.store.read(function, *args, **kwargs)
 
+    async def look(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A question that costs much. TooMany if who asks has many under way."""
+        with self.services.looks.held(self.who.identity):
+            return await self.services.store.look(function, *args, **kwargs)
+
 
 Handle = Callable[[Call], Awaitable[Answer | Response]]
 
@@ -112,6 +139,8 @@ class Endpoint:
     etag: bool = False
     lists: bool = False
     """It asks the read model for many: so it waits for what the same caller has written, whatever that is about."""
+    whole: bool = False
+    """It answers of all that there is, which a server that has never caught up does not know."""
     idempotent: bool = False
     """It honours Idempotency-Key."""
     patience_s: float = 40.0

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
+from pipeline.client.connection import Connection
 from pipeline.core.errors import InvalidInput, StoreUnreachable
 from pipeline.core.times import parse_instant
 from pipeline.follower import WantedLetters
+from pipeline.readmodel.questions import Position
+from pipeline.replay import Replay
+from pipeline.server import letter_changes
 from pipeline.server.access import Principal, Role
-from pipeline.server.acting import WAIT, Acting, Done, asking
-from pipeline.server.letter_changes import requeue_letters
+from pipeline.server.acting import WAIT, Acting, Done, View
+from pipeline.server.allowed import Allowed
+from pipeline.server.job_actions import BULK_S
+from pipeline.server.job_changes import Tally
 from pipeline.server.queue_changes import QueueChanges
-from pipeline.server.replay_changes import Replayer, Wish, naming, outcomes_of
+from pipeline.server.replay_changes import Begun, Replayer, Wish, naming, outcomes_of
 from pipeline.survey import Filter
 
 REPLAY_LIMIT = 1_000
-SURVEY_S = 60.0
+SURVEY_S = 50.0
 """How long a window may take to be looked through."""
+T = TypeVar("T")
 
 
 class FailureActions(Acting):
@@ -39,26 +47,27 @@ class FailureActions(Acting):
         dry_run: bool = False,
         wait: str = WAIT,
     ) -> Done:
-        """View as schemas/cli/dead_requeue.json, with errors [{id, message}]. Safe to repeat: no letter is requeued
-        twice."""
+        """View as schemas/cli/dead_requeue.json, with errors [{id, message}], and left: how many nobody was asked for
+        within BULK_S. Safe to repeat: no letter is requeued twice."""
         who.require(Role.OPERATOR)
         by_filter = handler is not None or reason is not None
         if [ids is not None, by_filter, everything].count(True) != 1:
             raise InvalidInput("ids", "give ids, or handler and reason, or everything")
         connection = await self.store.connection()
         wanted = WantedLetters(ids=None if ids is None else frozenset(ids), handler=handler, reason=reason)
-        try:
-            with asking(who):
-                view = await self.store.slowly(
-                    requeue_letters, connection, who, wanted, payload=payload, wait=wait, dry_run=dry_run
-                )
-        except (StoreUnreachable, asyncio.CancelledError):  # some are requeued, or will be
-            if not dry_run:
-                await self.audit(who, "dead.requeue", "broken_off")
-            raise
+        found, tally = await self.store.slowly(letter_changes.find_letters, connection, who, wanted), Tally()
         if not dry_run:
-            await self.audit(who, "dead.requeue", "done", matched=view["matched"], requeued=view["requeued"])
-        return Done(view)
+            with Allowed(BULK_S) as allowed:
+                requeuing = self.store.slowly(
+                    letter_changes.requeue_letters,
+                    *(connection, found.letters),
+                    payload=payload,
+                    wait=wait,
+                    allowed=allowed,
+                    tally=tally,
+                )
+                await self.many(requeuing, who, "dead.requeue", len(found.letters), tally)
+        return Done(letter_changes.view_of(found, tally, dry_run=dry_run))
 
     async def start_replay(
         self,
@@ -105,24 +114,27 @@ class FailureActions(Acting):
         )
         if dry_run:
             return Done(await self._within(self.replayer.count, wish))
-        view = await self._within(self.replayer.start, wish)
-        if view["id"] is not None:
-            await self.audit(who, "replay.start", "started", replay=view["id"], matched=view["matched"])
-        return Done(view)
+        begun = self._begun(who, "replay.start")
+        return Done(await self._under_way(lambda allowed: self.replayer.start(wish, allowed, begun)))
 
     async def resume_replay(
         self, who: Principal, replay_id: str, *, rate: float | None = None, force: bool = False
     ) -> Done:
         """View as of `start_replay`. Raises NotFound, Refused."""
         await self._may_change_replay(who, replay_id)
-        view = await self._within(self.replayer.resume, replay_id, rate, force)
-        await self.audit(who, "replay.resume", "started", replay=replay_id)
-        return Done(view)
+        begun = self._begun(who, "replay.resume")
+        resume = self.replayer.resume
+        return Done(
+            await self._under_way(
+                lambda allowed: resume(replay_id, rate, force, allowed=allowed, begun=begun)
+            )
+        )
 
     async def cancel_replay(self, who: Principal, replay_id: str) -> Done:
         """Outcome: cancelled | cancelling. Raises NotFound, Refused."""
         await self._may_change_replay(who, replay_id)
-        outcome = await self._within(self.replayer.cancel, replay_id, f"cancelled by {who.name}")
+        async with self.asked(who, "replay.cancel", replay=replay_id):
+            outcome = await self._within(self.replayer.cancel, replay_id, f"cancelled by {who.name}")
         await self.audit(who, "replay.cancel", outcome, replay=replay_id)
         return Done({"id": replay_id, "outcome": outcome})
 
@@ -134,14 +146,24 @@ class FailureActions(Acting):
                 who.require_all_queues()
             who.require_queue(queue)
 
-    async def _within(self, function: Any, *args: Any) -> Any:
+    def _begun(self, who: Principal, verb: str) -> Begun:
+        """Audits a replay on its own thread, before anything of it runs: whoever asked may have given up by then."""
+
+        def note(connection: Connection, mine: Replay) -> None:
+            self.audit_aside(connection, who, verb, "started", replay=mine.id, matched=mine.matched)
+
+        return note
+
+    async def _under_way(self, begin: Callable[[Allowed], Future[View]]) -> View:
         await self.store.connection()  # what is away is told at once
-        try:
-            return await asyncio.wait_for(self.store.slowly(function, *args), SURVEY_S)
-        except TimeoutError:
-            raise StoreUnreachable(
-                f"the window was not looked through within {SURVEY_S:.0f} s: narrow it, or use `dueline replay`"
-            ) from None
+        with Allowed(SURVEY_S) as allowed:
+            return await _in_time(asyncio.wrap_future(begin(allowed)))
+
+    async def _within(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """`function` takes `allowed`, and looks at it before it changes anything."""
+        await self.store.connection()
+        with Allowed(SURVEY_S) as allowed:
+            return await _in_time(self.store.slowly(function, *args, allowed=allowed, **options))
 
     # -- queues ------------------------------------------------------------------------------------------------
 
@@ -150,30 +172,54 @@ class FailureActions(Acting):
         who.require(Role.OPERATOR)
         who.require_queue(queue)
         connection = await self.store.connection()
-        view = await self.store.slowly(self.queues.pause, connection, queue, who.name, note)
+        async with self.asked(who, "queue.pause", queue=queue, note=note):
+            view = await self.store.slowly(self.queues.pause, connection, queue, who.name, note)
         await self.audit(who, "queue.pause", "paused", queue=queue, note=note)
-        return Done(view)
+        return Done(view, await self._written_on_meta(connection))
 
     async def resume_queue(self, who: Principal, queue: str) -> Done:
         """View as schemas/cli/queue_resume.json. NotFound."""
         who.require(Role.OPERATOR)
         who.require_queue(queue)
         connection = await self.store.connection()
-        view = await self.store.slowly(self.queues.resume, connection, queue, who.name)
+        async with self.asked(who, "queue.resume", queue=queue):
+            view = await self.store.slowly(self.queues.resume, connection, queue, who.name)
         await self.audit(who, "queue.resume", "running", queue=queue)
-        return Done(view)
+        return Done(view, await self._written_on_meta(connection))
 
     async def purge_queue(
-        self, who: Principal, queue: str, *, before: str | None = None, dry_run: bool = False
+        self,
+        who: Principal,
+        queue: str,
+        *,
+        before: str | None = None,
+        dry_run: bool = False,
+        counted: View | None = None,
     ) -> Done:
-        """What waits ends as cancelled. View: queue, outcome (purging | nothing | counted), id, before, waiting.
-        NotFound."""
+        """What waits ends as cancelled; of what a dry run has `counted` no more than that. View: queue, outcome
+        (purging | nothing | counted), id, before, waiting, and of a dry run ends. NotFound; Refused."""
         who.require(Role.ADMIN)
         who.require_queue(queue)
         connection = await self.store.connection()
-        view = await self._within(
-            lambda: self.queues.purge(connection, queue, who.name, before=before, dry_run=dry_run)
-        )
-        if not dry_run:
-            await self.audit(who, "queue.purge", view["outcome"], queue=queue, waiting=view["waiting"])
-        return Done(view)
+        how = {"before": before, "dry_run": dry_run, "counted": counted}
+        if dry_run:
+            return Done(await self._within(self.queues.purge, connection, queue, who.name, **how))
+        async with self.asked(who, "queue.purge", queue=queue):
+            view = await self._within(self.queues.purge, connection, queue, who.name, **how)
+        await self.audit(who, "queue.purge", view["outcome"], queue=queue, waiting=view["waiting"])
+        return Done(view, await self._written_on_meta(connection))
+
+    async def _written_on_meta(self, connection: Connection) -> tuple[Position, ...]:
+        """What is said of queues stands there, readable before it is told."""
+        end = await self.store.end_of(connection.parts.names.meta, 0)
+        return () if end is None else (end,)
+
+
+async def _in_time(looking: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(SURVEY_S):
+            return await looking
+    except TimeoutError:
+        raise StoreUnreachable(
+            f"it was not looked through within {SURVEY_S:.0f} s: narrow it, or use the command line"
+        ) from None

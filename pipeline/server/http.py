@@ -1,9 +1,11 @@
-"""Bounds of a connection that the HTTP library does not set: a head that does not end, or does not come."""
+"""Bounds of a connection that the HTTP library does not set: a head that does not end, or does not come, an answer that
+is not read, and how many there are."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
 
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +17,12 @@ HEAD_S = 10.0
 """How long the head of a request may take from its first byte, or the first one from the connection on."""
 PIPELINED = 16
 """Requests of one connection that wait for the answer to the one before them at most."""
+READ_S, READ_BYTES = 10.0, 32 * 1024
+"""Of an answer that waits, so much must be read in so long, or all of it."""
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 2\r\n"
+    b"content-length: 22\r\nconnection: close\r\n\r\nToo many connections.\n"
+)
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 23\r\nconnection: close\r\n\r\nThe head is too large.\n"
@@ -34,11 +42,21 @@ class BoundedProtocol(HttpToolsProtocol):
         """Come since a head, or a piece of a body, ended: of the next head, or of what a body has beside its pieces."""
         self._in_head = True
         self._upgraded = False
+        self._too_large = False
+        self.drained = 0
+        """How often what was written, and waited to be read, has been."""
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.write(_TOO_MANY)
+            transport.close()
+
+    def resume_writing(self) -> None:
+        self.drained += 1
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
@@ -83,8 +101,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= HEADERS:
+            self._too_large = True
             raise TooLargeHead("too many headers")
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise HttpParserError("this coding of a body is not taken")  # the library would take it for none
         super().on_header(name, value)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._too_large:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:
         self._head_came()
@@ -123,3 +150,41 @@ class BoundedProtocol(HttpToolsProtocol):
         self._late = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+class Connected(Protocol):
+    """A connection, of HTTP or of a web socket."""
+
+    transport: Any
+
+
+class _Waits(NamedTuple):
+    """What is not read: since when (s), how many bytes there were then, and how often all had been read before."""
+
+    since: float
+    size: int
+    drained: int
+
+
+class Unread:
+    """Ends connections whose client does not read: their answers would stay in memory, and their places taken, for as
+    long as it likes. Those that are to be closed once all is read are among them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Connected, _Waits] = {}
+
+    def sweep(self, connections: Iterable[Connected], now: float) -> None:
+        """To be called now and then; `now` in seconds."""
+        before, self._waiting = self._waiting, {}
+        for connection in connections:
+            size = connection.transport.get_write_buffer_size()
+            if not size:
+                continue
+            waits = _Waits(now, size, getattr(connection, "drained", 0))
+            known = before.get(connection, waits)
+            if known.size - size >= READ_BYTES or known.drained != waits.drained:
+                known = waits
+            if now - known.since >= READ_S:
+                connection.transport.abort()
+            else:
+                self._waiting[connection] = known

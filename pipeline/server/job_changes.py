@@ -12,13 +12,21 @@ from pipeline import codec
 from pipeline.client import commands, waiting
 from pipeline.client.commands import JobChange, Sent
 from pipeline.client.connection import Connection
-from pipeline.client.request import TEXT_LIMIT, pairs_of
-from pipeline.core.errors import DuelineError, InvalidInput, NotFound, Refused, StoreUnreachable
+from pipeline.client.request import TEXT_LIMIT, pairs_of, wait_ms
+from pipeline.core.errors import (
+    DuelineError,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    Refused,
+    StoreUnreachable,
+)
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
 from pipeline.core.times import written_instant
 from pipeline.ports import Put
 from pipeline.readmodel.questions import Position, Questions
+from pipeline.server.allowed import Allowed
 from pipeline.server.store import Store
 
 View = dict[str, Any]
@@ -38,12 +46,6 @@ class Conflict(DuelineError):
 
 
 # -- creating ------------------------------------------------------------------------------------------------
-
-
-async def known_queue(store: Store, connection: Connection, queue: object) -> None:
-    """InvalidInput if it is unknown. The layout is read again off the event loop."""
-    if isinstance(queue, str) and queue not in connection.layout.queues:
-        await store.call(connection.require_queue, queue)
 
 
 class Creating:
@@ -139,8 +141,7 @@ async def change(
     if made.outcome == commands.UNKNOWN:
         return Changed(made, ())
     end = await store.end_of(connection.parts.names.jobs, home)
-    stopping = event is not None and event.reason == "stopping"
-    if made.outcome == commands.NOT_FOUND or (made.outcome == commands.TOO_LATE and stopping):
+    if commands.says_too_little(made, event):
         made = await _looked_up(store, questions, connection, made, end, event)
     return Changed(made, () if end is None else (end,))
 
@@ -165,7 +166,7 @@ async def stop(store: Store, job_id: str, wait: str) -> Changed:
     """Cancel it if it has not fired, else have its run ended."""
     commands.check_id(job_id)
     connection = await store.connection()
-    made = await waiting.wait_for_async(waiting.stop(connection, job_id, wait))
+    made = await waiting.wait_for_async(waiting.stop(connection, job_id, wait), store.call)
     end = await store.end_of(connection.parts.names.jobs, connection.layout.home(job_id))
     return Changed(made, () if end is None else (end,))
 
@@ -184,13 +185,27 @@ def view_of(made: JobChange, *more: str) -> View:
 
 
 class Tally:
-    """What became of many, with the first that went wrong."""
+    """What became of many, with the first that went wrong, and those that nobody was asked for any more. `forgotten`:
+    those of which the owners' answers say too little, still to be looked up."""
 
     ERRORS = 20
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.errors: list[View] = []
+        self.left: list[str] = []
+        self.forgotten: list[str] = []
+
+    def __str__(self) -> str:
+        return ", ".join(
+            [*(f"{n} {outcome}" for outcome, n in self.counts.items()), f"{len(self.left)} left"]
+        )
+
+    def settle(self, found: Mapping[str, str]) -> None:
+        """What became of the forgotten, as far as it was found."""
+        forgotten, self.forgotten = self.forgotten, []
+        for id_ in forgotten:
+            self.add(found.get(id_, commands.UNKNOWN), id_)
 
     def add(self, outcome: str, id_: str, problem: str = "") -> None:
         self.counts[outcome] += 1
@@ -199,29 +214,91 @@ class Tally:
 
 
 def change_all(
-    connection: Connection, verb: str, ids: Sequence[str], wait: str, options: Mapping[str, Any]
-) -> Tally:
-    """The same change of each of these, many under way at once. StoreUnreachable; what is wrong with one job is told
-    and counted as `refused`."""
-    tally = Tally()
+    connection: Connection,
+    verb: str,
+    ids: Sequence[str],
+    wait: str,
+    options: Mapping[str, Any],
+    allowed: Allowed,
+    tally: Tally,
+) -> None:
+    """The same change of each of these, many under way at once, as long as it is allowed. StoreUnreachable; what is
+    wrong with one job is told and counted as `refused`. `tally` is filled meanwhile, so it is right however this ends,
+    once `look_up` has found what its `forgotten` came to.
+    """
     under_way: deque[tuple[str, Sent]] = deque()
-    for id_ in ids:
-        try:
-            under_way.append((id_, commands.ask(connection, verb, id_, wait, **options)))
-        except (InvalidInput, NotFound) as error:
-            tally.add(commands.NOT_FOUND if isinstance(error, NotFound) else "refused", id_, str(error))
-        if len(under_way) >= UNDER_WAY:
-            _settle(connection, tally, *under_way.popleft())
-    while under_way:
-        _settle(connection, tally, *under_way.popleft())
-    return tally
-
-
-def _settle(connection: Connection, tally: Tally, id_: str, sent: Sent) -> None:
+    asked = 0
     try:
-        tally.add(commands.meaning_of(id_, commands.answer_of(connection, sent)).outcome, id_)
-    except (InvalidInput, Refused) as error:
+        for id_ in ids:
+            if allowed.over:
+                break
+            asked += 1
+            try:
+                within = within_ms(wait, allowed)
+                under_way.append((id_, commands.ask(connection, verb, id_, within, **options)))
+            except (InvalidInput, NotFound) as error:
+                tally.add(commands.NOT_FOUND if isinstance(error, NotFound) else "refused", id_, str(error))
+            if len(under_way) >= UNDER_WAY:
+                _settle(connection, tally, under_way)
+        while under_way:
+            _settle(connection, tally, under_way)
+    finally:
+        for id_, _ in under_way:
+            tally.add(commands.UNKNOWN, id_)
+        tally.left = list(ids[asked:])
+
+
+def within_ms(wait: str, allowed: Allowed) -> str:
+    """How long an answer is waited for. InvalidInput('wait')."""
+    return f"{min(wait_ms(wait), allowed.left_ms)}ms"
+
+
+def _settle(connection: Connection, tally: Tally, under_way: deque[tuple[str, Sent]]) -> None:
+    """The first of them. StoreUnreachable: it is still under way."""
+    id_, sent = under_way[0]
+    try:
+        event = commands.answer_of(connection, sent)
+        made = commands.meaning_of(id_, event)
+        if commands.says_too_little(made, event):
+            tally.forgotten.append(id_)
+        else:
+            tally.add(made.outcome, id_)
+    except (InvalidInput, NotAllowed, Refused) as error:
         tally.add("refused", id_, str(error))
+    under_way.popleft()
+
+
+async def look_up(
+    store: Store, questions: Questions, connection: Connection, tally: Tally, allowed: Allowed
+) -> None:
+    """Count what became of those that their owners have forgotten, as of a single one; as `unknown` those that nobody
+    looked at within the time. StoreUnreachable, Busy."""
+    homes: dict[int, list[str]] = {}
+    for id_ in tally.forgotten:
+        homes.setdefault(connection.layout.home(id_), []).append(id_)
+    known, told = list[str](), True
+    for home, ids in homes.items():
+        end = await store.end_of(connection.parts.names.jobs, home) if told else None
+        told = end is not None and await store.read(questions.wait_for, end, NEED_LOOK_MS)
+        known += ids if told else ()
+    found: dict[str, str] = {}
+    await store.slowly(_look_at, questions, known, allowed, found)
+    rest = [id_ for id_ in tally.forgotten if id_ not in found]
+    if rest and not allowed.over:
+        await store.slowly(_look_in_log, connection, rest, allowed, found)
+    tally.settle(found)
+
+
+def _look_at(shows: commands.ShowsJobs, ids: Iterable[str], allowed: Allowed, found: dict[str, str]) -> None:
+    for id_ in ids:
+        if allowed.over:
+            return
+        found[id_] = commands.look(shows, id_)
+
+
+def _look_in_log(connection: Connection, ids: Iterable[str], allowed: Allowed, found: dict[str, str]) -> None:
+    with connection.reading() as finder:
+        _look_at(finder, ids, allowed, found)
 
 
 def one_each(ids: Iterable[str]) -> list[str]:

@@ -47,9 +47,9 @@ MEANINGS: Mapping[int, str] = {
     413: "The body is too large.",
     415: "The body is of another kind.",
     422: "A field is wrong; `errors` names it.",
-    429: "Too many requests; `Retry-After` says when again.",
+    429: "Too many requests, or too much open at the same time; `Retry-After` says when again.",
     500: "The server failed; its log has the details.",
-    503: "The store does not answer, or the server has not caught up; `Retry-After`.",
+    503: "The store does not answer, or the server has not caught up, or is busy; `Retry-After`.",
 }
 DESCRIPTION = """\
 Jobs, schedules and what became of them, for services in any language. [docs/api.md] has the whole story.
@@ -207,7 +207,7 @@ def _headers() -> Schema:
 
 
 def _problem_answer(status: int) -> Schema:
-    kinds = sorted({kind.word for kind in KINDS.values() if kind.status == status})
+    kinds = [kind.word for kind in KINDS.values() if kind.status == status]
     example: Schema = {
         "type": f"urn:dueline:problem:{kinds[0] if kinds else 'failed'}",
         "title": HTTPStatus(status).phrase,

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from pipeline.core.errors import DuelineError, InvalidInput, NotFound, Refused, StoreUnreachable
+from pipeline.core.errors import DuelineError, InvalidInput, NotAllowed, NotFound, Refused, StoreUnreachable
 from pipeline.server.access import Forbidden, Unauthenticated
 from pipeline.server.body import Malformed, to_json
 from pipeline.server.job_changes import Conflict
 from pipeline.server.schedule_changes import Stale
+from pipeline.server.threads import Busy
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 2
@@ -33,6 +34,10 @@ class TooMany(DuelineError):
     def __init__(self, text: str, retry_s: int) -> None:
         self.retry_s = retry_s
         super().__init__(text)
+
+
+class Behind(StoreUnreachable):
+    """Ask again: this server, or the owner, has not heard of all there is."""
 
 
 class NotDone(Refused):
@@ -59,6 +64,7 @@ KINDS: Mapping[type[DuelineError], Kind] = {
     Malformed: Kind(HTTPStatus.BAD_REQUEST, "malformed", "The body cannot be read"),
     Unauthenticated: Kind(HTTPStatus.UNAUTHORIZED, "unauthenticated", "Who asks is not known"),
     Forbidden: Kind(HTTPStatus.FORBIDDEN, "forbidden", "Not allowed"),
+    NotAllowed: Kind(HTTPStatus.FORBIDDEN, "forbidden", "Not allowed"),
     NotFound: Kind(HTTPStatus.NOT_FOUND, "not-found", "There is nothing of this id"),
     TooSlow: Kind(HTTPStatus.REQUEST_TIMEOUT, "too-slow", "It took too long"),
     Refused: Kind(HTTPStatus.CONFLICT, "refused", "What there is forbids it"),
@@ -69,6 +75,8 @@ KINDS: Mapping[type[DuelineError], Kind] = {
     Conflict: Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-conflict", "The key was used otherwise"),
     TooMany: Kind(HTTPStatus.TOO_MANY_REQUESTS, "too-many", "Too many requests"),
     StoreUnreachable: Kind(HTTPStatus.SERVICE_UNAVAILABLE, "store-unreachable", "The store does not answer"),
+    Behind: Kind(HTTPStatus.SERVICE_UNAVAILABLE, "behind", "Not all is known here yet"),
+    Busy: Kind(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "The server is busy"),
 }
 FAILED = Kind(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "The server failed")
 UNKNOWN_PATH = Kind(HTTPStatus.NOT_FOUND, "unknown-path", "There is no such path")
@@ -95,7 +103,7 @@ def problem_of(error: Exception) -> Response:
             more["outcome"] = error.outcome
         case Unauthenticated():
             headers["WWW-Authenticate"] = "Bearer"
-        case StoreUnreachable():
+        case StoreUnreachable() | Busy():
             headers["Retry-After"] = str(RETRY_S)
         case TooLarge() | TooSlow():
             headers["Connection"] = "close"  # what is left of the body is not waited for
@@ -103,7 +111,8 @@ def problem_of(error: Exception) -> Response:
             headers["Retry-After"] = str(error.retry_s)
         case _:
             pass
-    return problem(kind, str(error), errors=errors, headers=headers, **more)
+    detail = f"{field_of(error)}: {error.problem}" if isinstance(error, InvalidInput) else str(error)
+    return problem(kind, detail, errors=errors, headers=headers, **more)
 
 
 def problem(

@@ -8,11 +8,12 @@ from contextlib import closing
 from typing import Any, Protocol
 
 from pipeline.client.connection import Connection
-from pipeline.core.errors import NotFound
+from pipeline.core.errors import NotFound, Refused, StoreUnreachable
 from pipeline.core.names import check_name
 from pipeline.core.queues import Pause, Purge, QueueState
 from pipeline.core.times import format_instant, parse_instant
 from pipeline.queues import ends_of, waiting
+from pipeline.server.allowed import Allowed
 
 View = dict[str, Any]
 
@@ -56,18 +57,32 @@ class QueueChanges:
         }
 
     def purge(
-        self, connection: Connection, queue: str, by: str, *, before: str | None, dry_run: bool
+        self,
+        connection: Connection,
+        queue: str,
+        by: str,
+        *,
+        before: str | None,
+        dry_run: bool,
+        allowed: Allowed,
+        counted: View | None = None,
     ) -> View:
-        """What waits now ends as cancelled, by its workers, which go on with it whatever becomes of us."""
+        """What waits now ends as cancelled, by its workers, which go on with it whatever becomes of us; with what a dry
+        run has `counted`, that and nothing that was emitted since. Refused if that has become more."""
         known(connection, queue)
         until = None if before is None else parse_instant("before", before)
         names, partitions = connection.parts.names, connection.layout.queues[queue]
         with closing(connection.parts.open_scan()) as scan:
-            ends = ends_of(scan, names.work(queue), partitions, until)
+            ends = tuple(counted["ends"]) if counted else ends_of(scan, names.work(queue), partitions, until)
             found = waiting(scan, names, queue, partitions, ends)
         if dry_run or not found.count:
-            return _purged(queue, "counted" if dry_run else "nothing", None, found.count, until)
+            view = _purged(queue, "counted" if dry_run else "nothing", None, found.count, until)
+            return {**view, "ends": list(ends)} if dry_run else view
+        if counted is not None and found.count > counted["waiting"]:
+            raise Refused(f"{found.count} of these wait in {queue} by now: count again")
         verbs = self._open()
+        if allowed.over:
+            raise StoreUnreachable("nobody waits for it any more")
         wanted = Purge(
             id=secrets.token_hex(6),
             by=by,
@@ -75,6 +90,7 @@ class QueueChanges:
             before=until,
             topic_id=verbs.topic_id(queue),
             ends=ends,
+            waiting=found.count,
         )
         return _purged(queue, "purging", verbs.purge(queue, wanted).id, found.count, until)
 

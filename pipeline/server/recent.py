@@ -11,6 +11,8 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
 
 from pipeline.core.errors import InvalidInput
 from pipeline.readmodel.questions import Position, Questions
@@ -19,13 +21,12 @@ HEADER = "Dueline-Position"
 STALE = "Dueline-Stale"
 WAIT_MS = 2_000
 """So long a read waits at most for the read model to hear of what was written."""
-LOOK_S = 0.005
 KEPT_S = 10.0
 WRITERS, NAMES = 1_000, 10_000
 """Principals, and jobs and schedules, that are remembered at most."""
 MOST = 256
 """Places in one header at most."""
-_PLACE = re.compile(r"(jobs|events)/([0-9]{1,5}):([0-9]{1,15})")
+_PLACE = re.compile(r"(jobs|events|meta)/([0-9]{1,5}):([0-9]{1,15})")
 
 Places = dict[tuple[str, int], int]
 
@@ -36,7 +37,8 @@ class Recent:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._by_writer: OrderedDict[str, tuple[float, Places]] = OrderedDict()
-        self._by_name: OrderedDict[str, tuple[float, tuple[Position, ...]]] = OrderedDict()
+        # Plain tuples: the collector forgets those, and would walk ten thousand of any other kind again and again.
+        self._by_name: OrderedDict[str, tuple[float, tuple[tuple[Any, ...], ...]]] = OrderedDict()
 
     def note(self, writer: str, positions: Sequence[Position], name: str | None = None) -> None:
         """`writer` wrote there, about the job or schedule `name`."""
@@ -51,7 +53,7 @@ class Recent:
         self._by_writer[writer] = (now, places)
         if name is not None:
             self._by_name.pop(name, None)
-            self._by_name[name] = (now, tuple(positions))
+            self._by_name[name] = (now, tuple(tuple(position) for position in positions))
         for memory, most in ((self._by_writer, WRITERS), (self._by_name, NAMES)):
             if len(memory) > most:
                 memory.popitem(last=False)
@@ -64,17 +66,30 @@ class Recent:
 
     def of_name(self, name: str) -> tuple[Position, ...]:
         since, positions = self._by_name.get(name, (0.0, ()))
-        return positions if self._monotonic() - since <= KEPT_S else ()
+        return tuple(map(Position._make, positions)) if self._monotonic() - since <= KEPT_S else ()
 
 
 async def heard(questions: Questions, positions: Iterable[Position], wait_ms: int | None = None) -> bool:
-    """Whether the read model has heard of all of these, waiting at most so long. Looks, without blocking a thread."""
-    missing = [position for position in positions if not questions.wait_for(position, 0)]
-    deadline = time.monotonic() + (WAIT_MS if wait_ms is None else wait_ms) / 1000
-    while missing and time.monotonic() < deadline:
-        await asyncio.sleep(LOOK_S)
-        missing = [position for position in missing if not questions.wait_for(position, 0)]
+    """Whether the read model has heard of all of these, waiting at most so long, without blocking a thread."""
+    missing = _missing(questions, positions)
+    if not missing:
+        return True
+    loop, more = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(more.set)
+
+    with questions.awaited(wake), suppress(TimeoutError):
+        async with asyncio.timeout((WAIT_MS if wait_ms is None else wait_ms) / 1000):
+            while missing := _missing(questions, missing):
+                await more.wait()
+                more.clear()
     return not missing
+
+
+def _missing(questions: Questions, positions: Iterable[Position]) -> list[Position]:
+    return [position for position in positions if not questions.wait_for(position, 0)]
 
 
 def written(positions: Iterable[Position], prefix: str) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.client.connection import Connection
-from pipeline.core.errors import InvalidInput, Refused
+from pipeline.core.errors import InvalidInput, Refused, StoreUnreachable
 from pipeline.core.times import format_instant
 from pipeline.ports import Events
 from pipeline.replay import Asked, Chosen, Replay, Replays, choose
 from pipeline.replay.chosen import REPLAYABLE
+from pipeline.server.allowed import Allowed
 from pipeline.survey import Filter, Ground, State, Window, check_kept, window
 
 View = dict[str, Any]
@@ -28,8 +29,12 @@ AT_ONCE = 2
 EXIT_FLUSH_MS = 5_000
 
 
-class Stopping(Exception):
-    """This server ends: somebody else may go on."""
+class Stopping(StoreUnreachable):
+    """This server ends, and somebody else may go on; or nobody waits for the answer any more."""
+
+
+Begun = Callable[[Connection, Replay], None]
+"""Hears of a replay that is this process's from now on, before anything of it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +91,29 @@ class Replayer:
         finally:
             connection.close(EXIT_FLUSH_MS)
 
-    def count(self, wish: Wish) -> View:
-        """What would run."""
+    def count(self, wish: Wish, allowed: Allowed) -> View:
+        """What would run. Stopping if it is given up meanwhile."""
         with self._desk() as here, naming():
             asked = _asked(here, wish)
             gone = check_kept(here.ground, asked.window, asked.wanted, here.now())
-            with choose(here.ground, asked.window, asked.wanted) as chosen:
+            with choose(here.ground, asked.window, asked.wanted, self._heeding(allowed)) as chosen:
                 return _view(asked, chosen, gone, None, dry_run=True)
 
-    def start(self, wish: Wish) -> View:
-        """Begin it, or go on with an unfinished one that was asked for alike; answers once it is under way. Refused if
-        too many would run, or are under way here."""
-        return self._under_way(lambda told: self._begin(wish, told))
+    def start(self, wish: Wish, allowed: Allowed, begun: Begun) -> Future[View]:
+        """Begin it, or go on with an unfinished one that was asked for alike; told once it is under way. What is not
+        allowed any more when it would begin does not. Refused if too many would run, or are under way here."""
+        return self._under_way(lambda told: self._begin(wish, allowed, begun, told))
 
-    def resume(self, replay_id: str, rate: float | None, force: bool) -> View:
+    def resume(
+        self, replay_id: str, rate: float | None, force: bool, *, allowed: Allowed, begun: Begun
+    ) -> Future[View]:
         """Raises NotFound, Refused."""
-        return self._under_way(lambda told: self._resume(replay_id, rate, force, told))
+        return self._under_way(lambda told: self._resume(replay_id, rate, force, allowed, begun, told))
 
-    def cancel(self, replay_id: str, by: str) -> str:
-        """`cancelled` | `cancelling`. Raises NotFound, Refused."""
+    def cancel(self, replay_id: str, by: str, allowed: Allowed) -> str:
+        """`cancelled` | `cancelling`. Raises NotFound, Refused; Stopping if it is given up meanwhile."""
         with self._desk() as here:
+            self._heed(allowed)
             return here.replays.cancel(replay_id, by)
 
     def close(self) -> None:
@@ -116,16 +124,27 @@ class Replayer:
 
     # -- on a thread of its own -------------------------------------------------------------------------------
 
-    def _under_way(self, work: Callable[[Future[View]], None]) -> View:
+    def _heed(self, allowed: Allowed) -> None:
+        if allowed.over or self._stopping.is_set():
+            raise Stopping("nobody waits for it any more")
+
+    def _heeding(self, allowed: Allowed) -> Callable[[int, int], None]:
+        """Called between two partitions of a survey."""
+        return lambda _done, _all: self._heed(allowed)
+
+    def _under_way(self, work: Callable[[Future[View]], None]) -> Future[View]:
         if not self._free.acquire(blocking=False):
             raise Refused(f"{AT_ONCE} replays are carried out by this server: wait, or use `dueline replay`")
         told: Future[View] = Future()
+        told.set_running_or_notify_cancel()  # so that whoever gives up waiting cannot cancel it
 
         def run() -> None:
             try:
                 work(told)
-            except Stopping:
+            except Stopping as error:
                 self._events.on("replay_left")
+                if not told.done():
+                    told.set_exception(error)
             except BaseException as error:  # noqa: BLE001 -- told to who waits, or in the log
                 if not told.done():
                     told.set_exception(error)
@@ -137,16 +156,16 @@ class Replayer:
         thread = threading.Thread(target=run, name="replay", daemon=True)
         self._threads = [*(each for each in self._threads if each.is_alive()), thread]
         thread.start()
-        return told.result()
+        return told
 
-    def _begin(self, wish: Wish, told: Future[View]) -> None:
+    def _begin(self, wish: Wish, allowed: Allowed, begun: Begun, told: Future[View]) -> None:
         with self._desk() as here, naming():
             asked = _asked(here, wish)
             gone = check_kept(here.ground, asked.window, asked.wanted, here.now())
             unfinished = here.replays.unfinished(asked)
             if unfinished is not None:
                 here.replays.resumable(unfinished.id)
-            with choose(here.ground, asked.window, asked.wanted) as chosen:
+            with choose(here.ground, asked.window, asked.wanted, self._heeding(allowed)) as chosen:
                 if unfinished is not None:
                     mine = here.replays.resumed(unfinished.id, rate=wish.rate)
                 elif not chosen.tally.matched:
@@ -158,25 +177,35 @@ class Replayer:
                     )
                 else:
                     mine = here.replays.begin(asked, chosen.tally.matched)
+                begun(here.connection, mine)
                 told.set_result(_view(asked, chosen, gone, mine, dry_run=False))
                 self._carry_out(here, mine, chosen, gone)
 
-    def _resume(self, replay_id: str, rate: float | None, force: bool, told: Future[View]) -> None:
+    def _resume(
+        self,
+        replay_id: str,
+        rate: float | None,
+        force: bool,
+        allowed: Allowed,
+        begun: Begun,
+        told: Future[View],
+    ) -> None:
         with self._desk() as here, naming():
             found = here.replays.resumable(replay_id, force=force)
             gone = check_kept(here.ground, found.window, found.wanted, here.now())
-            with choose(here.ground, found.window, found.wanted) as chosen:
+            with choose(here.ground, found.window, found.wanted, self._heeding(allowed)) as chosen:
                 mine = here.replays.resumed(replay_id, rate=rate, force=force)
                 asked = Asked(
                     window=mine.window, wanted=mine.wanted, requested_by=mine.requested_by, rate=mine.rate
                 )
+                begun(here.connection, mine)
                 told.set_result(_view(asked, chosen, gone, mine, dry_run=False))
                 self._carry_out(here, mine, chosen, gone)
 
     def _carry_out(self, here: Desk, mine: Replay, chosen: Chosen, gone: int | None) -> None:
         def heed(_: Replay) -> None:
             if self._stopping.is_set():
-                raise Stopping
+                raise Stopping("this server ends")
 
         try:
             done = here.replays.carry_out(mine, chosen, heed, gone=gone is not None)

@@ -6,7 +6,7 @@ A path is taken as it was sent, decoded once: no redirects, no trailing slash, n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
@@ -49,37 +49,40 @@ class Routes:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        methods, names = self.find(scope)
-        if methods is None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        allowed: set[str] = set()
+        for methods, names in self.find(scope):
+            if (endpoint := methods.get(method)) is not None:
+                scope["path_params"] = names
+                return await self._serving.serve(endpoint, Request(scope, receive))
+            allowed.update(methods)
+        if not allowed:
             return problem(UNKNOWN_PATH, SEE)
-        endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
-        if endpoint is None:
-            return problem(UNKNOWN_METHOD, SEE, headers={"Allow": ", ".join(sorted(methods))})
-        scope["path_params"] = names
-        return await self._serving.serve(endpoint, Request(scope, receive))
+        return problem(UNKNOWN_METHOD, SEE, headers={"Allow": ", ".join(sorted(allowed))})
 
-    def find(self, scope: Scope) -> tuple[Mapping[str, Endpoint] | None, Mapping[str, str]]:
-        """What there is at a path, by method, and the names in it. None: nothing."""
+    def find(self, scope: Scope) -> Iterator[tuple[Mapping[str, Endpoint], Mapping[str, str]]]:
+        """What there is at a path, by method, and the names in it: a schedule may be called like a path of ours."""
         path = scope["path"]
         if path in self._fixed:
-            return self._fixed[path], {}
+            yield self._fixed[path], {}
         try:  # the names by the path as it was sent, so that an encoded slash stays within its name
             raw = scope.get("raw_path", path.encode()).decode("ascii")
         except UnicodeDecodeError:
-            return None, {}
+            return
         for pattern, methods in self._named.items():
             if (match := pattern.match(raw)) is not None:
-                return _decoded(methods, match.groupdict())
-        return None, {}
+                names = _decoded(match.groupdict())
+                if names is not None:
+                    yield methods, names
+                return
 
 
-def _decoded(
-    methods: Mapping[str, Endpoint], raw: Mapping[str, str]
-) -> tuple[Mapping[str, Endpoint] | None, Mapping[str, str]]:
+def _decoded(raw: Mapping[str, str]) -> Mapping[str, str] | None:
+    """None if they cannot be names."""
     try:
         names = {name: unquote_to_bytes(text).decode() for name, text in raw.items()}
     except UnicodeDecodeError:
-        return None, {}
+        return None
     if any(len(text) > NAME_LIMIT or "\0" in text for text in names.values()):
-        return None, {}
-    return methods, names
+        return None
+    return names

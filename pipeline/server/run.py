@@ -31,9 +31,11 @@ from pipeline.server.access import Access
 from pipeline.server.actions import Actions
 from pipeline.server.app import create_app, front_of
 from pipeline.server.endpoint import Services
-from pipeline.server.http import BoundedProtocol
+from pipeline.server.http import BoundedProtocol, Unread
 from pipeline.server.limits import BESIDE_PAYLOAD, Rates
+from pipeline.server.log import told
 from pipeline.server.metrics import ServerMetrics
+from pipeline.server.open_files import room_for
 from pipeline.server.queue_changes import QueueChanges, QueueVerbs
 from pipeline.server.recent import Recent
 from pipeline.server.replay_changes import Replayer
@@ -48,6 +50,8 @@ CONNECTIONS = 2_000
 """Open connections, and requests, at the same time; more are answered 503."""
 KEEP_ALIVE_S = 75
 """An idle connection is closed after so long: later than the usual proxies do it (60 s)."""
+SWEEP_TICKS = 10
+"""Ticks of the library, each a tenth of a second, between two looks for clients that do not read."""
 GRACE_S = 10
 """How long requests may go on once the server is told to end."""
 WRITE_S = 15.0
@@ -61,6 +65,7 @@ def run_server(settings: Settings, mount: Mount | None = None) -> None:
     os.umask(0o077)
     events = LogEvents("server")
     with ExitStack() as stack:
+        stack.enter_context(told(events))
         listening = stack.enter_context(bound(settings.server_host, settings.server_port))
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
         slot = stack.enter_context(claimed_slot(settings.state_dir, "server", None))
@@ -107,7 +112,13 @@ async def _serve(
         mount(
             app, questions=questions, actions=services.actions, access=services.access, name=settings.prefix
         )
-    server = Server(config_of(front), lambda: _tell(services, listening, events))
+    connections = room_for(CONNECTIONS)
+    if connections < CONNECTIONS:
+        events.on(
+            "few_connections", connections=connections, reason="the system allows few open files (ulimit -n)"
+        )
+    config = config_of(front, limit_concurrency=connections)
+    server = Server(config, lambda: _tell(services, listening, events))
     # What was made at the start lives on: to look for cycles in it again stops every request for a tenth of a second.
     gc.collect()
     gc.freeze()
@@ -162,7 +173,15 @@ def assemble(
                 "the store did not confirm in time: it may or may not have taken it"
             ) from None
 
-    tokens = Tokens(topic=settings.names.meta, reader=reader, write=write, now=now)
+    tokens = Tokens(
+        topic=settings.names.meta,
+        reader=reader,
+        write=write,
+        now=now,
+        anew=lambda: events.on(
+            "tokens_anew", reason="the topic meta was made anew, and its tokens count alone"
+        ),
+    )
     actions = Actions(store, questions, default_queue=settings.queue, events=events)
     actions.replayer = Replayer(connect or connected, events)
     actions.queues = QueueChanges(queue_verbs or (lambda: KafkaQueues(settings)))
@@ -213,7 +232,7 @@ def _tell(services: Services, listening: socket.socket, events: Events) -> None:
 # -- the process ---------------------------------------------------------------------------------------------
 
 
-def config_of(app: ASGIApp, **more: Any) -> uvicorn.Config:
+def config_of(app: ASGIApp, limit_concurrency: int = CONNECTIONS) -> uvicorn.Config:
     """Its bounds are ours; nothing of the library's own is logged but warnings."""
     return uvicorn.Config(
         app,
@@ -223,12 +242,11 @@ def config_of(app: ASGIApp, **more: Any) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=limit_concurrency,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         ws_max_size=1024 * 1024,
-        **more,
     )
 
 
@@ -238,10 +256,16 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+        self._unread = Unread()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % SWEEP_TICKS == 0:
+            self._unread.sweep(self.server_state.connections, time.monotonic())
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,10 +8,12 @@ from typing import Any
 
 from pipeline.client.commands import UNKNOWN
 from pipeline.client.schedule_options import TRIGGER_OVERLAPS, backfill_detail, edited, overlap_word, spec_of
-from pipeline.client.schedules import ACCEPTED
-from pipeline.core.errors import Refused
+from pipeline.client.schedules import ACCEPTED, ScheduleChange
+from pipeline.commands.schedules import NOTE_LIMIT
+from pipeline.core.errors import InvalidInput, Refused
 from pipeline.core.schedule import spec_to_json
 from pipeline.core.times import aware
+from pipeline.readmodel.questions import Position
 from pipeline.server import schedule_changes
 from pipeline.server.access import Principal, Role
 from pipeline.server.acting import WAIT, Acting, Done, View, asking
@@ -32,10 +34,7 @@ class ScheduleActions(Acting):
         given = {name: value for name, value in options.items() if value is not None}
         spec = spec_of({"queue": self.default_queue, **given, "id": schedule_id, "source": "api"})
         who.require_queue(spec.queue)
-        with asking(who):
-            made, places = await schedule_changes.change(
-                self.store, "schedule.create", schedule_id, wait, spec=spec
-            )
+        made, places = await self._ask(who, "schedule.create", schedule_id, wait, spec=spec)
         outcome = ACCEPTED if made.outcome == UNKNOWN else made.outcome
         await self.audit(who, "schedule.create", outcome, schedule=schedule_id)
         if outcome == "existing":
@@ -64,13 +63,12 @@ class ScheduleActions(Acting):
         spec = edited(seen["spec"], options)
         who.require_queue(spec.queue)
         detail = {"revision": str(seen["revision"])}
-        with asking(who):
-            try:
-                made, places = await schedule_changes.change(
-                    self.store, "schedule.update", schedule_id, wait, spec=spec, detail=detail
-                )
-            except Refused as error:
-                raise Stale(str(error)) from error
+        try:
+            made, places = await self._ask(
+                who, "schedule.update", schedule_id, wait, spec=spec, detail=detail
+            )
+        except Refused as error:
+            raise Stale(str(error)) from error
         await self.audit(who, "schedule.update", made.outcome, schedule=schedule_id, fields=" ".join(options))
         return Done(schedule_changes.view_of(made, "next_due", "revision"), places)
 
@@ -78,6 +76,8 @@ class ScheduleActions(Acting):
         self, who: Principal, schedule_id: str, *, note: str = "", wait: str = WAIT
     ) -> Done:
         """Outcome: paused | not_found | unknown."""
+        if len(note) > NOTE_LIMIT:
+            raise InvalidInput("note", f"is longer than {NOTE_LIMIT} characters")
         return await self._simply(who, "pause", schedule_id, wait, detail={"note": note})
 
     async def resume_schedule(self, who: Principal, schedule_id: str, *, wait: str = WAIT) -> Done:
@@ -126,10 +126,9 @@ class ScheduleActions(Acting):
             return Done({"id": schedule_id, "outcome": "counted", "backfill": None, "total": total})
         if total > limit:
             raise Refused(f"{total} occurrences are more than {limit}: give a limit that allows them")
-        with asking(who, idempotency_key, "backfill", schedule_id, repr(sorted(detail.items()))):
-            made, places = await schedule_changes.change(
-                self.store, "schedule.backfill", schedule_id, wait, detail=detail
-            )
+        made, places = await self._ask(
+            who, "schedule.backfill", schedule_id, wait, idempotency_key, detail=detail
+        )
         await self.audit(who, "schedule.backfill", made.outcome, schedule=schedule_id, total=total)
         view = schedule_changes.view_of(made, backfill=made.detail.get("backfill"), total=total)
         return Done(view, places)
@@ -180,10 +179,27 @@ class ScheduleActions(Acting):
     ) -> Done:
         await self._may_change_schedule(who, schedule_id)
         detail = detail or {}
-        with asking(who, key, verb, schedule_id, repr(sorted(detail.items()))):
-            made, places = await schedule_changes.change(
-                self.store, f"schedule.{verb}", schedule_id, wait, detail=detail
-            )
+        made, places = await self._ask(who, f"schedule.{verb}", schedule_id, wait, key, detail=detail)
         await self.audit(who, f"schedule.{verb}", made.outcome, schedule=schedule_id, **detail)
         more = ("occurrence_id",) if verb == "trigger" else ()
         return Done(schedule_changes.view_of(made, *more, "next_due", "revision"), places)
+
+    async def _ask(
+        self,
+        who: Principal,
+        verb: str,
+        schedule_id: str,
+        wait: str,
+        key: str | None = None,
+        *,
+        detail: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> tuple[ScheduleChange, tuple[Position, ...]]:
+        """Raises as `schedule_changes.change`."""
+        detail = detail or {}
+        what = (verb.removeprefix("schedule."), schedule_id, repr(sorted(detail.items())))
+        async with self.asked(who, verb, schedule=schedule_id):
+            with asking(who, key, *what):
+                return await schedule_changes.change(
+                    self.store, verb, schedule_id, wait, detail=detail, **fields
+                )

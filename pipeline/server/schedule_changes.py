@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.client.syncing import sync_of
 from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
 from pipeline.core.names import check_name
 from pipeline.core.nights import unusual
-from pipeline.core.schedule import spec_to_json, timing_spec
+from pipeline.core.schedule import Schedule, spec_to_json, timing_spec
 from pipeline.core.times import aware, format_instant, parse_instant, written_instant
 from pipeline.core.zones import zone_of
 from pipeline.crontab import Finding, Parsed, parse_crontab, parse_toml
@@ -115,11 +115,15 @@ def _ms(instant: datetime) -> int:
 async def sync_preview(store: Store, *, name: str, text: str, form: str, tz: str | None) -> View:
     """What `dueline cron sync --dry-run` says of this file. InvalidInput; what is wrong in the file is told as
     `problems`."""
-    parsed = _parsed(name, text, form, tz)
+    parsed = await store.look(_parsed, name, text, form, tz)  # a long file computes for seconds
     if parsed.problems:
         return {"problems": [_finding(each) for each in parsed.problems[:SHOWN]], "notes": []}
     connection = await store.connection()
     current = await store.slowly(_current, connection)
+    return await store.look(_planned, current, parsed, name)
+
+
+def _planned(current: Sequence[Schedule], parsed: Parsed, name: str) -> View:
     found = sync_of(current, parsed.specs, source=f"file:{name}").plan
     return {
         "source": f"file:{name}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,21 +22,22 @@ from pipeline.server.access import (
     SESSION_COOKIE,
     Principal,
     Role,
-    UnknownToken,
     bearer_of,
     check_csrf,
 )
-from pipeline.server.body import parse_json, to_json
+from pipeline.server.body import to_json
 from pipeline.server.endpoint import Answer, Call, Endpoint, Services
 from pipeline.server.guard import NOSNIFF
-from pipeline.server.limits import Rates, whole_body
+from pipeline.server.limits import Rates, Unheard, parsed, whole_body
 from pipeline.server.metrics import ServerMetrics
 from pipeline.server.params import read_query
-from pipeline.server.problems import FAILED, TooSlow, Unsupported, kind_of, problem_of
+from pipeline.server.problems import FAILED, Behind, TooSlow, Unsupported, kind_of, problem_of
 from pipeline.server.recent import HEADER, STALE, heard, read_places, written
 
 CLOSED = 499
 """What is counted where the client went away: nobody reads an answer."""
+LAG_MS = 10_000
+"""A read model that is further behind is not ready to answer."""
 API_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -57,6 +59,7 @@ class Serving:
     ) -> None:
         self._services = services
         self._rates = rates
+        self._unheard = Unheard()
         self._body_limit = body_limit
         self._prefix = services.names.prefix
         self._events = events
@@ -70,12 +73,18 @@ class Serving:
         return response
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
+        limit = asyncio.timeout(None if endpoint.stream else endpoint.patience_s)
         try:
-            who = await self._who(endpoint, request)
-            async with asyncio.timeout(None if endpoint.stream else endpoint.patience_s) as limit:
-                return await self._served(endpoint, request, who)
+            async with limit:
+                return await self._served(endpoint, request, await self._who(endpoint, request))
         except ClientDisconnect:
             return Response(status_code=CLOSED)
+        except asyncio.CancelledError as error:
+            if not self._services.stopping():
+                raise
+            return problem_of(
+                StoreUnreachable(f"this server ends, and what was asked for may be done: {error}")
+            )
         except TimeoutError as error:
             if not limit.expired():
                 return self._failed(endpoint, error)
@@ -93,31 +102,27 @@ class Serving:
     # -- who asks ---------------------------------------------------------------------------------------------
 
     async def _who(self, endpoint: Endpoint, request: Request) -> Principal:
-        """Raises Unauthenticated, Forbidden, TooMany."""
+        """Raises Unauthenticated, Forbidden, TooMany, StoreUnreachable."""
         if endpoint.role is None:
             return NOBODY
         bearer, cookie = bearer_of(request.headers), request.cookies.get(SESSION_COOKIE)
-        who = await self.principal(bearer, cookie)
-        self._rates.take(who.token or who.name)
+        who = await self._services.access.admitted(bearer=bearer, session=cookie)
+        self._rates.take(who.identity)
         who.require(endpoint.role)
         if endpoint.changes and bearer is None and cookie is not None and not self._services.access.open:
             check_csrf(cookie, request.headers.get(CSRF_HEADER))
         return who
 
-    async def principal(self, bearer: str | None, cookie: str | None) -> Principal:
-        """By a token, or a session's cookie. Raises Unauthenticated, StoreUnreachable."""
-        access = self._services.access
-        try:
-            return access.recalled(bearer=bearer, session=cookie)
-        except UnknownToken:
-            return await self._services.store.at_the_door(access.principal, bearer=bearer, session=cookie)
-
     # -- what is asked ----------------------------------------------------------------------------------------
 
     async def _served(self, endpoint: Endpoint, request: Request, who: Principal) -> Response:
+        if endpoint.changes and not endpoint.etag and "if-match" in request.headers:
+            raise InvalidInput("If-Match", "is not heeded here: PATCH of a schedule takes it")
         query = read_query(request.scope["query_string"], endpoint.query)
         body = None if endpoint.stream else await self._body(endpoint, request)
         call = Call(services=self._services, request=request, who=who, query=query, body=body)
+        if endpoint.whole:
+            self._require_ready()
         fresh = endpoint.role is None or await self._caught_up(
             call, many=endpoint.lists or not endpoint.changes
         )
@@ -125,18 +130,29 @@ class Serving:
             answer = await endpoint.handle(call)
         except NotFound as error:
             if not fresh:  # it may be there, and not be known here yet
-                raise StoreUnreachable(f"{error}; what was written last is not known here yet") from error
+                raise Behind(f"{error}; what was written last is not known here yet") from error
+            if self._unheard.holds(call.path.get("id")):
+                raise Behind(f"{error}; it was asked for, and no owner has answered yet") from error
             raise
         if isinstance(answer, Response):
             return answer
         response = answered(answer)
+        if answer.status == HTTPStatus.ACCEPTED and isinstance(answer.view.get("id"), str):
+            self._unheard.note(answer.view["id"])
         if answer.positions:
             name = answer.view.get("id") if isinstance(answer.view, dict) else None
-            self._services.recent.note(who.token or who.name, answer.positions, name)
+            self._services.recent.note(who.identity, answer.positions, name)
             response.headers[HEADER] = written(answer.positions, self._prefix)
         if not fresh:
             response.headers[STALE] = "true"
         return response
+
+    def _require_ready(self) -> None:
+        """Behind: a part of a list, or of a count, looks like all of it."""
+        freshness = self._services.questions.freshness()
+        if not freshness.ready:
+            reason = freshness.problem or f"it is {freshness.behind} records behind"
+            raise Behind(f"this server has not caught up since it started: {reason}")
 
     async def _body(self, endpoint: Endpoint, request: Request) -> Any:
         """What its JSON says; None if there is none, or none is taken. Raises Malformed, InvalidInput, TooLarge,
@@ -151,22 +167,23 @@ class Serving:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Unsupported(f"the body must be application/json, not {kind[:80] or 'of no type'}")
-        return parse_json(data)
+        return await parsed(data)
 
     async def _caught_up(self, call: Call, *, many: bool) -> bool:
         """Wait until the read model has heard of what who asks has written: about the id in the path, else, if `many`
-        are asked for, of all. False: it has not, in the time there is, or it has never caught up yet."""
+        are asked for, of all. False: it has not, in the time there is, or it has never caught up yet, or lags."""
         questions, recent = self._services.questions, self._services.recent
         awaited: list[Position] = []
         if (given := call.request.headers.get(HEADER)) is not None:
             awaited += read_places(given, self._prefix)
         name = call.path.get("id")
-        writer = call.who.token or call.who.name
+        writer = call.who.identity
         if name is not None:
             awaited += recent.of_name(name)
         elif many:
             awaited += recent.of_writer(writer)
-        ready = not many or questions.freshness().ready
+        freshness = questions.freshness()
+        ready = not many or (freshness.ready and freshness.age_ms <= LAG_MS)
         return (not awaited or await heard(questions, awaited)) and ready
 
 

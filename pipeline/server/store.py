@@ -9,12 +9,11 @@ the store has answered a question of ours.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -22,15 +21,16 @@ from pipeline.client.connection import Connection
 from pipeline.core.errors import DuelineError, NotFound, StoreUnreachable
 from pipeline.ports import Put, Scan
 from pipeline.readmodel.questions import Position
+from pipeline.server.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALLS, READS, SLOW, STREAMS = 32, 8, 6, 6
-"""Threads that ask owners, that ask the read model, for what takes long (replays, bulk changes), and for what lasts as
-long as a client likes."""
-DOOR = 2
-"""Threads that look for tokens that are not known here: whoever makes some up keeps nobody else waiting."""
+CALLS, READS, LOOKS, SLOW, STREAMS = 32, 8, 4, 6, 6
+"""Threads that ask owners, that ask the read model, that ask it for what costs much, for what takes long (replays, bulk
+changes), and for what lasts as long as a client likes."""
+LONG_WAIT_S, STREAM_WAIT_S = 2.0, 8.0
+"""How long a thread for the last two is waited for; less than clients wait for an answer (10 s)."""
 AGAIN_S = 1.0
 """So often a store that is away is asked whether it is back."""
 
@@ -83,15 +83,15 @@ class Store:
         counts as unreachable."""
         self._connect = connect
         self._patience_s = patience_ms / 1000
-        self._calls = ThreadPoolExecutor(CALLS, "ask")
-        self._reads = ThreadPoolExecutor(READS, "read")
-        self._slow = ThreadPoolExecutor(SLOW, "long")
-        self._streams = ThreadPoolExecutor(STREAMS, "stream")
-        self._door = ThreadPoolExecutor(DOOR, "door")
-        self._link = ThreadPoolExecutor(1, "link")
+        self._calls = Threads("ask", CALLS, patience_s=self._patience_s)
+        self._reads = Threads("read", READS, patience_s=self._patience_s)
+        self._looks = Threads("look", LOOKS, patience_s=self._patience_s)
+        self._slow = Threads("long", SLOW, patience_s=LONG_WAIT_S)
+        self._streams = Threads("stream", STREAMS, patience_s=STREAM_WAIT_S)
+        self._link = Threads("link", 1, patience_s=None)
         """Finds the store, and finds it again: not behind what takes long."""
         self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._finding: asyncio.Task[Connection] | None = None
         self._scanning = threading.Lock()
         self._scan: Scan | None = None
         self._settled: deque[Confirmation] = deque()
@@ -118,17 +118,21 @@ class Store:
             if self._problem is not None:
                 raise StoreUnreachable(str(self._problem))
             return self._connection
-        async with self._connecting:
-            if self._connection is None:
-                if self._problem is not None and time.monotonic() - self._failed_at < AGAIN_S:
-                    raise StoreUnreachable(str(self._problem))
-                try:
-                    self._connection = await self._in(self._link, self._connect)
-                    self._problem = None
-                except StoreUnreachable as error:
-                    self._problem, self._failed_at = error, time.monotonic()
-                    raise
-        return self._connection
+        if self._finding is None or self._finding.done():
+            if self._problem is not None and time.monotonic() - self._failed_at < AGAIN_S:
+                raise StoreUnreachable(str(self._problem))
+            self._finding = asyncio.ensure_future(self._found())
+            self._finding.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._finding)  # whoever gives up leaves what comes to the others
+
+    async def _found(self) -> Connection:
+        try:
+            connection = await self._link.run(self._connect)
+        except StoreUnreachable as error:
+            self._problem, self._failed_at = error, time.monotonic()
+            raise
+        self._connection, self._problem = connection, None
+        return connection
 
     def suspect(self, error: StoreUnreachable) -> None:
         """Somebody waited in vain: nobody else shall, until the store answers again."""
@@ -139,7 +143,7 @@ class Store:
     async def _until_back(self, connection: Connection) -> None:
         while True:
             try:
-                await self._in(self._link, connection.parts.load_layout)
+                await self._link.run(connection.parts.load_layout)
             except Exception:  # noqa: BLE001 -- whatever it is, who gave up here would answer 503 for ever
                 await asyncio.sleep(AGAIN_S)
             else:
@@ -178,38 +182,36 @@ class Store:
         while self._settled:
             self._settled.popleft().settle()
 
-    # -- in threads -------------------------------------------------------------------------------------------
+    # -- in threads: each raises Busy if none is free in time ---------------------------------------------------
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What asks owners or the store, and is over soon."""
         try:
-            return await self._in(self._calls, function, *args, **kwargs)
+            return await self._calls.run(function, *args, **kwargs)
         except StoreUnreachable as error:
             self.suspect(error)
             raise
 
     async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What asks the read model."""
-        return await self._in(self._reads, function, *args, **kwargs)
+        return await self._reads.run(function, *args, **kwargs)
 
-    async def at_the_door(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What anybody can have asked who is not known yet."""
-        return await self._in(self._door, function, *args, **kwargs)
+    async def look(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What asks the read model for much, or the log: pages need not wait for it."""
+        return await self._looks.run(function, *args, **kwargs)
 
     async def slowly(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What may take long, and must not keep the others waiting."""
-        return await self._in(self._slow, function, *args, **kwargs)
+        return await self._slow.run(function, *args, **kwargs)
 
     async def streaming(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What lasts as long as its client likes: more than `STREAMS` wait for each other, and for nothing else."""
-        return await self._in(self._streams, function, *args, **kwargs)
+        """What comes in for as long as its client likes, as much of it as has come: to be given back while nothing
+        does, and when others wait (`streams_wait`). More than `STREAMS` wait for each other, and for nothing else."""
+        return await self._streams.run(function, *args, **kwargs)
 
-    async def _in(
-        self, pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        context = contextvars.copy_context()
-        task = partial(context.run, partial(function, *args, **kwargs))
-        return await asyncio.get_running_loop().run_in_executor(pool, task)
+    def streams_wait(self) -> bool:
+        """Whether somebody waits for a thread of `streaming`. Any thread."""
+        return self._streams.waited_for
 
     # -- where the log ends -----------------------------------------------------------------------------------
 
@@ -233,6 +235,10 @@ class Store:
         """Flush what is in flight. StoreUnreachable."""
         if self._away is not None:
             self._away.cancel()
+        if self._finding is not None and not self._finding.done():
+            with suppress(DuelineError, TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await self._finding
         connection, self._connection = self._connection, None
         try:
             if connection is not None:
@@ -240,6 +246,5 @@ class Store:
         finally:
             if self._scan is not None:
                 self._scan.close()
-            pools = (self._calls, self._reads, self._slow, self._streams, self._door, self._link)
-            for pool in pools:
-                pool.shutdown(wait=False, cancel_futures=True)
+            for each in (self._calls, self._reads, self._looks, self._slow, self._streams, self._link):
+                each.close()

@@ -10,19 +10,21 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline import codec
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.job import Event
 from pipeline.core.names import check_name
 from pipeline.core.times import format_instant
-from pipeline.ports import Put, Reader
+from pipeline.ports import Put, Reader, Record
 from pipeline.server.access import Role, TokenRecord
 
 TOKEN, SESSION = "token", "session"
 FOLLOW_S = 0.5
 """How often what is new is looked for: so long a revoked token is good for at most, and the time of one request."""
+CHECK_S = 5.0
+"""How often it is looked whether the topic is still the same."""
 AGAIN_S = 0.25
 """An unknown token has the topic read at once, but no more often than this, whoever makes tokens up."""
 SWEPT = 100
@@ -30,6 +32,18 @@ SWEPT = 100
 SESSIONS = 100
 """Of one token at the same time at most: one more ends the oldest, so no loop of logins fills the topic."""
 NAME_LIMIT = 80
+
+
+class Mark(NamedTuple):
+    """By which a record is known again: its offset, when it was appended, its key."""
+
+    offset: int
+    at: int
+    key: bytes
+
+
+def _mark(record: Record) -> Mark:
+    return Mark(record.offset() or 0, record.timestamp()[1], record.key() or b"")
 
 
 class Tokens:
@@ -43,17 +57,23 @@ class Tokens:
         write: Callable[[Sequence[Put]], object],
         now: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
+        anew: Callable[[], None] = lambda: None,
     ) -> None:
         """`topic` is `meta`; `write` returns when these records are durable, or raises StoreUnreachable; `now` is the
-        store's clock, epoch ms."""
+        store's clock, epoch ms; `anew` hears that the topic was made anew."""
         self._topic = topic
         self._reader = reader
         self._write = write
         self._now = now
         self._monotonic = monotonic
         self._reading = threading.Lock()
+        self._anew = anew
         self._next = 0
         """Where on the topic the next look goes on."""
+        self._last: Mark | None = None
+        """The last record that was read: as long as it stands there the topic is the same."""
+        self._missed = False
+        self._checked = float("-inf")
         self._looked = float("-inf")
         self._failed = float("-inf")
         """When a look last succeeded, and when one last did not."""
@@ -96,17 +116,39 @@ class Tokens:
     def _read(self) -> None:
         """All of what is new or nothing: a reading that breaks off is done again, so no revocation in it is lost."""
         try:
-            self._records, self._next = self._folded()
+            made_anew = self._made_anew()
+            records, start = ({}, 0) if made_anew else (dict(self._records), self._next)
+            self._records, self._last = self._folded(records, start, None if made_anew else self._last)
         except DuelineError:
             self._failed = self._monotonic()
             raise
+        self._next = 0 if self._last is None else self._last.offset + 1
         self._looked = self._monotonic()
+        if made_anew:
+            self._anew()
 
-    def _folded(self) -> tuple[dict[str, TokenRecord], int]:
-        """What is known with what is new, and where on the topic that ends."""
-        records, end = dict(self._records), self._next
-        for record in self._reader.read(self._topic, 0, end):
-            end = (record.offset() or 0) + 1
+    def _made_anew(self) -> bool:
+        """Whether the topic is another one than before, or has lost its end: what it said is not so any more. A record
+        that is not there is looked for twice, since the end that a broker tells may be an old one."""
+        now = self._monotonic()
+        if self._last is None:
+            self._checked = now
+        if self._last is None or now - self._checked < CHECK_S:
+            return False
+        first = next(map(_mark, list(self._reader.read(self._topic, 0, self._last.offset))), None)
+        missing, missed = first != self._last, self._missed
+        sure = missing and (missed or (first is not None and first.offset == self._last.offset))
+        self._missed = missing and not sure
+        if not self._missed:
+            self._checked = now
+        return sure
+
+    def _folded(
+        self, records: dict[str, TokenRecord], start: int, last: Mark | None
+    ) -> tuple[dict[str, TokenRecord], Mark | None]:
+        """What is known with what is new, and the last record that was read."""
+        for record in self._reader.read(self._topic, 0, start):
+            last = _mark(record)
             key, value = record.key() or b"", record.value()
             if not key.startswith((b"token/", b"session/")):
                 continue
@@ -116,7 +158,7 @@ class Tokens:
                 records.pop(name, None)
             else:
                 records[name] = read
-        return records, end
+        return records, last
 
     # -- changing ---------------------------------------------------------------------------------------------
 

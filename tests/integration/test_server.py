@@ -57,6 +57,7 @@ def server(
     finally:
         process.terminate()
         process.wait(20)
+    assert all(isinstance(json.loads(line), dict) for line in log.read_text().splitlines())
 
 
 def _url(log: Path, process: subprocess.Popen[bytes]) -> str:
@@ -161,6 +162,35 @@ def test_a_schedule_lives_through_all_its_verbs(api: httpx.Client, eventually: E
     assert api.get("/api/v1/schedules/daily").status_code == 404
 
 
+def test_the_next_instant_of_a_schedule_is_refused_at_once_and_by_all_ways(api: httpx.Client) -> None:
+    made = api.post("/api/v1/schedules", json={"id": "alone", "handler": "ok", "cron": "0 10 * * *"})
+    assert made.status_code == 201
+    instant = {"schedule": "alone", "status": "pending"}
+    (row,) = api.get("/api/v1/jobs", params=instant).json()["items"]
+    for verb, body in (("cancel", {}), ("cancel", {"stop": True}), ("reschedule", {"in": "1h"})):
+        refused = api.post(f"/api/v1/jobs/{row['id']}/{verb}", json=body)
+        assert refused.status_code == 409, refused.text
+        assert "pause alone" in refused.json()["detail"]
+    assert api.patch(f"/api/v1/jobs/{row['id']}", json={"payload": {}}).status_code == 409
+    assert api.post(f"/api/v1/jobs/{row['id']}/requeue").status_code == 409
+    many = api.post("/api/v1/jobs/bulk", json={"verb": "cancel", "ids": [row["id"]]}).json()
+    assert many["counts"] == {"refused": 1}
+    assert [each["id"] for each in api.get("/api/v1/jobs", params=instant).json()["items"]] == [row["id"]]
+    assert api.delete("/api/v1/schedules/alone").status_code == 200
+    assert api.get(f"/api/v1/jobs/{row['id']}").json()["status"] == "cancelled"
+    assert api.post(f"/api/v1/jobs/{row['id']}/cancel").json()["outcome"] in ("cancelled", "too_late")
+
+
+def test_many_that_have_died_are_told_as_one_is(api: httpx.Client, eventually: Eventually) -> None:
+    ids = [api.post("/api/v1/jobs", json={"handler": "fails", "in": "0s"}).json()["id"] for _ in range(3)]
+    eventually(lambda: {status(api, id_) for id_ in ids} == {"dead"}, timeout=30)
+    single = api.post(f"/api/v1/jobs/{ids[0]}/cancel")
+    assert (single.status_code, single.json()["outcome"]) == (409, "too_late")
+    nothing = "j" + "0" * 26
+    many = api.post("/api/v1/jobs/bulk", json={"verb": "cancel", "ids": [*ids, nothing]}).json()
+    assert many["counts"] == {"too_late": 3, "not_found": 1}
+
+
 def test_what_died_is_requeued_and_replayed(api: httpx.Client, eventually: Eventually) -> None:
     id_ = api.post("/api/v1/jobs", json={"handler": "fails", "in": "0s"}).json()["id"]
     eventually(lambda: status(api, id_) == "dead", timeout=30)
@@ -238,7 +268,7 @@ def test_connections_that_say_too_much_or_nothing_are_closed(api: httpx.Client) 
         b"HTTP/1.1 431 Request Header Fields Too Large",
         b"",
     )
-    assert talk(head + b"".join(b"X-%d: 1\r\n" % n for n in range(200)) + b"\r\n")[:12] == b"HTTP/1.1 400"
+    assert talk(head + b"".join(b"X-%d: 1\r\n" % n for n in range(200)) + b"\r\n")[:12] == b"HTTP/1.1 431"
     assert talk(b"nonsense\r\n\r\n")[:12] == b"HTTP/1.1 400"
     large = head.replace(b"GET /api/v1/me", b"POST /api/v1/dead/requeue")
     large += b"Content-Type: application/json\r\nContent-Length: 9999999999\r\n\r\n"
@@ -265,7 +295,7 @@ def test_a_store_that_stops_is_told_and_found_again(
             assert first.headers["retry-after"]
             began = time.monotonic()
             assert {client.post("/api/v1/jobs", json=job).status_code for _ in range(20)} == {503}
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 20, "half of what it takes if each waits for the store"
             assert status(client, id_) == "pending"
             eventually(lambda: client.get("/readyz").status_code == 503, timeout=30)
             assert client.get("/healthz").status_code == 200

@@ -76,10 +76,14 @@ def answers() -> dict[str, Schema]:
             "matched",
             "counts",
             "errors",
+            "left",
+            "left_ids",
             matched=_NUMBER,
             dry_run={"type": "boolean"},
             counts={"type": "object", "additionalProperties": _NUMBER},
             errors={"type": "array", "items": _view("id", "message", id=_TEXT, message=_TEXT)},
+            left=_NUMBER,
+            left_ids={"type": "array", "items": _TEXT},
         ),
         "ScheduleDone": _view(
             "id", "outcome", id=_TEXT, outcome=_TEXT, next_due=_MAYBE, occurrence_id=_MAYBE
@@ -96,7 +100,9 @@ def answers() -> dict[str, Schema]:
             },
         ),
         "SyncPlan": _view("problems", "notes", problems={"type": "array"}, notes={"type": "array"}),
-        "DeadRequeued": _view("matched", "requeued", "dry_run", matched=_NUMBER, requeued=_NUMBER),
+        "DeadRequeued": _view(
+            "matched", "requeued", "dry_run", "left", matched=_NUMBER, requeued=_NUMBER, left=_NUMBER
+        ),
         "Replays": _items({"$ref": "#/components/schemas/Replay"}),
         "ReplayCounted": _view(
             "id", "matched", "waiting", "dry_run", id=_MAYBE, matched=_NUMBER, waiting=_NUMBER

@@ -163,7 +163,7 @@ BODIES: dict[str, Schema] = {
     ),
     "SyncFile": _object(
         ("name", "text"),
-        {"name": "crontab", "text": "0 10 * * * report.daily\n"},
+        {"name": "crontab", "text": "0 10 * * * /usr/local/bin/report --daily\n"},
         name={"type": "string", "minLength": 1, "maxLength": 200},
         text=TEXT,
         format={"enum": ["crontab", "toml"], "default": "crontab"},
@@ -173,7 +173,7 @@ BODIES: dict[str, Schema] = {
     "Trigger": _object(overlap={"enum": ["allow", "skip", None]}),
     "Backfill": _object(
         ("from", "to"),
-        {"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z", "dry_run": True},
+        {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z", "dry_run": True},
         from_=INSTANT,
         to=INSTANT,
         overlap={"enum": _OVERLAPS},
@@ -194,7 +194,7 @@ BODIES: dict[str, Schema] = {
     ),
     "NewReplay": _object(
         ("from",),
-        {"from": "2030-01-01T02:00:00Z", "to": "2030-01-01T03:30:00Z", "only": "failed", "dry_run": True},
+        {"from": "2026-01-01T02:00:00Z", "to": "2026-01-01T03:30:00Z", "only": "failed", "dry_run": True},
         from_=INSTANT,
         to=_or_null(INSTANT),
         only={"enum": list(ONLY), "default": "failed"},

@@ -13,7 +13,7 @@ from pipeline.server.api.outcomes import ACCEPTED
 from pipeline.server.body import flag, mapping, number, required_text, text, texts, whole
 from pipeline.server.endpoint import Answer, Call, Endpoint
 from pipeline.server.failure_actions import REPLAY_LIMIT
-from pipeline.server.job_actions import BULK_LIMIT
+from pipeline.server.job_actions import BULK_LIMIT, BULK_S
 from pipeline.server.params import CURSOR, LIMIT, WAIT, Instant, Length, Param
 from pipeline.server.replay_changes import ONLY
 
@@ -32,6 +32,7 @@ async def letters(call: Call) -> Answer:
         call.services.questions.letters,
         handler=call.query.get("handler"),
         queue=queue,
+        queues=call.who.queues,
         limit=call.query.get("limit", 50),
         cursor=call.query.get("cursor"),
     )
@@ -126,7 +127,7 @@ async def buckets(call: Call) -> Answer:
         raise InvalidInput("to", "is not after from")
     if math.ceil((until - since) / width) > BUCKETS:
         raise InvalidInput("width", f"makes more than {BUCKETS} buckets: choose a larger one")
-    return Answer({"items": list(await call.ask(call.services.questions.buckets, since, until, width))})
+    return Answer({"items": list(await call.look(call.services.questions.buckets, since, until, width))})
 
 
 ENDPOINTS = (
@@ -144,6 +145,7 @@ ENDPOINTS = (
             LIMIT,
             CURSOR,
         ),
+        whole=True,
         answers={200: ("DeadPage", "Dead letters.")},
     ),
     Endpoint(
@@ -155,11 +157,12 @@ ENDPOINTS = (
         tag="dead letters",
         summary="Run dead jobs once more",
         description="Those named by `ids`, or all that match `handler` and `reason`, or `everything`. Safe to repeat:"
-        " no letter is requeued twice. With `dry_run` they are only counted.",
+        " no letter is requeued twice. With `dry_run` they are only counted. What it does not come to within"
+        f" {BULK_S:g} s is left alone: `left` counts it; ask again.",
         query=(WAIT,),
         body="RequeueDead",
         answers={200: ("DeadRequeued", "What became of them, counted.")},
-        patience_s=180.0,
+        patience_s=150.0,
     ),
     Endpoint(
         method="GET",
@@ -169,6 +172,7 @@ ENDPOINTS = (
         handle=replays,
         tag="replays",
         summary="List the replays of the last 30 days",
+        whole=True,
         answers={200: ("Replays", "The latest first.")},
     ),
     Endpoint(
@@ -246,6 +250,7 @@ ENDPOINTS = (
                 high_ms=366 * 86_400_000,
             ),
         ),
+        whole=True,
         answers={200: ("Buckets", "Empty ones are left out.")},
     ),
 )

@@ -86,7 +86,8 @@ async def create_token(call: Call) -> Answer:
         created_by=call.who.name,
         expires_at=None if lasts is None else now + positive("expires_in", lasts),
     )
-    await call.services.store.call(_tokens(call).put, record)
+    async with call.actions.asked(call.who, "token.create", token_id=id_, name=record.name):
+        await call.services.store.call(_tokens(call).put, record)
     await call.actions.audit(call.who, "token.create", "created", token_id=id_, name=record.name)
     return Answer({**token_view(record), "token": str(secret)}, 201)
 
@@ -105,7 +106,8 @@ async def revoke_token(call: Call) -> Answer:
     record = _tokens(call).find(token_id)
     if record is None or record.parent is not None:
         raise NotFound(f"no token {token_id[:40]} is known")
-    await call.services.store.call(_tokens(call).remove, token_id)
+    async with call.actions.asked(call.who, "token.revoke", token_id=token_id, name=record.name):
+        await call.services.store.call(_tokens(call).remove, token_id)
     await call.actions.audit(call.who, "token.revoke", "revoked", token_id=token_id, name=record.name)
     return Answer({"id": token_id, "outcome": "revoked"})
 

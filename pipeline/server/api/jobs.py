@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from pipeline.core.errors import InvalidInput
@@ -15,15 +16,14 @@ from pipeline.server.body import (
     job_request,
     mapping,
     object_of,
-    parse_json,
     required_text,
     text,
     texts,
     whole,
 )
 from pipeline.server.endpoint import Answer, Call, Endpoint
-from pipeline.server.job_actions import BULK_LIMIT
-from pipeline.server.limits import pieces_of, whole_body
+from pipeline.server.job_actions import BULK_LIMIT, BULK_S
+from pipeline.server.limits import parsed, pieces_of, whole_body
 from pipeline.server.params import CURSOR, LIMIT, STATUSES, WAIT, Instant, Pair, Param, Whole, Word
 from pipeline.server.problems import Unsupported
 
@@ -71,8 +71,6 @@ def wanted_of(given: dict[str, Any]) -> JobsWanted:
 def wanted_in(body: dict[str, Any]) -> JobsWanted:
     """From the `filter` of a bulk change: as a query, but `status` is an array and `labels` an object. InvalidInput."""
     given = object_of(body, FILTER_FIELDS)
-    if not given:
-        raise InvalidInput("filter", "is empty: name at least one condition")
     read: dict[str, Any] = {}
     for param in FILTERS:
         if param.name not in ("status", "label") and (said := text(given, param.name)) is not None:
@@ -82,7 +80,10 @@ def wanted_in(body: dict[str, Any]) -> JobsWanted:
     if not all(isinstance(value, str) for value in labels.values()):
         raise InvalidInput("labels", "must be an object of texts")
     read["label"] = labels.items()
-    return wanted_of(read)
+    wanted = wanted_of(read)
+    if wanted == JobsWanted():  # by what came out of it: a name whose value is null or empty is no condition
+        raise InvalidInput("filter", "is empty: name at least one condition")
+    return wanted
 
 
 # -- creating ------------------------------------------------------------------------------------------------
@@ -95,12 +96,13 @@ async def create(call: Call) -> Answer:
         if key is not None:
             raise InvalidInput("Idempotency-Key", "is for one job: in a stream give each line a key")
         refs = call.query.get("refs") == "true"
-        done = await call.actions.create_jobs(call.who, _pieces(call), refs=refs)
+        with call.services.intakes.held(call.who.identity):
+            done = await call.actions.create_jobs(call.who, _pieces(call), refs=refs)
         return Answer(done.view, 200, done.positions)
     data = await whole_body(call.request, JOB_LIMIT)
     if kind != "application/json":
         raise Unsupported(f"the body must be application/json or {STREAM}, not {kind[:80] or 'of no type'}")
-    request = job_request(parse_json(data))
+    request = job_request(await parsed(data))
     done = await call.actions.create_job(call.who, request, wait=call.wait, idempotency_key=key)
     status = CREATED if done.view["status"] == "created" else EXISTING
     answer = answer_of(done, status=status)
@@ -119,9 +121,7 @@ async def _pieces(call: Call) -> AsyncIterator[bytes]:
 
 
 async def list_(call: Call) -> Answer:
-    wanted = wanted_of(dict(call.query))
-    if wanted.queue is not None:
-        call.who.require_queue(wanted.queue)
+    wanted = _theirs(call)
     page = await call.ask(
         call.services.questions.jobs,
         wanted,
@@ -131,19 +131,23 @@ async def list_(call: Call) -> Answer:
     return Answer(page_view(page, call.who))
 
 
+def _theirs(call: Call) -> JobsWanted:
+    """What the query asks for, of the queues of who asks. Forbidden if that is another's."""
+    wanted = wanted_of(dict(call.query))
+    if wanted.queue is not None:
+        call.who.require_queue(wanted.queue)
+    return replace(wanted, queues=call.who.queues)
+
+
 def page_view(page: Any, who: Principal) -> dict[str, Any]:
-    """A page as JSON, with the rows that concern who asks."""
-    rows = page.rows if who.queues is None else [row for row in page.rows if who.sees(row.get("queue"))]
-    return {"items": list(rows), "cursor": page.cursor, "scanned": page.scanned}
+    """A page as JSON. Who is limited to some queues is not told how much there is on others."""
+    scanned = {"scanned": page.scanned} if who.queues is None else {}
+    return {"items": list(page.rows), "cursor": page.cursor, **scanned}
 
 
 async def count(call: Call) -> Answer:
-    wanted = wanted_of(dict(call.query))
-    if wanted.queue is None:
-        call.who.require_all_queues()
-    else:
-        call.who.require_queue(wanted.queue)
-    number, capped = await call.ask(
+    wanted = _theirs(call)
+    number, capped = await call.look(
         call.services.questions.count, wanted, at_most=call.query.get("at_most", 10_000)
     )
     return Answer({"count": number, "capped": capped})
@@ -158,7 +162,7 @@ async def get(call: Call) -> Answer:
 async def why(call: Call) -> Answer:
     if call.who.queues is not None:
         await get(call)
-    return Answer(await call.ask(call.services.questions.why, call.path["id"]))
+    return Answer(await call.look(call.services.questions.why, call.path["id"]))
 
 
 # -- changing ------------------------------------------------------------------------------------------------
@@ -268,6 +272,7 @@ ENDPOINTS = (
         description="A page may hold fewer rows than `limit`, even none, and a `cursor`: then so many were looked at"
         " (`scanned`) without finding more; go on with the cursor.",
         query=(*FILTERS, ORDER, LIMIT, CURSOR),
+        whole=True,
         answers={200: ("JobPage", "Jobs.")},
     ),
     Endpoint(
@@ -279,6 +284,7 @@ ENDPOINTS = (
         tag="jobs",
         summary="Count jobs",
         query=(*FILTERS, AT_MOST),
+        whole=True,
         answers={200: ("Count", "How many match; `capped`: at least so many.")},
     ),
     Endpoint(
@@ -289,13 +295,14 @@ ENDPOINTS = (
         handle=change_many,
         tag="jobs",
         summary="Cancel, reschedule or requeue many",
-        description="Of `ids`, or of all that match `filter`; with `dry_run` they are only counted.",
+        description="Of `ids`, or of all that match `filter`; with `dry_run` they are only counted. What it does not"
+        f" come to within {BULK_S:g} s is left alone: `left` counts it, and `left_ids` can be sent again as `ids`.",
         query=(WAIT,),
         body="BulkChange",
         answers={200: ("BulkDone", "What became of them, counted.")},
         errors=(409,),
         lists=True,
-        patience_s=180.0,
+        patience_s=100.0,
     ),
     Endpoint(
         method="GET",

@@ -39,6 +39,7 @@ async def list_(call: Call) -> Answer:
     page = await call.ask(
         call.services.questions.schedules,
         text=call.query.get("text"),
+        queues=call.who.queues,
         limit=call.query.get("limit", 50),
         cursor=call.query.get("cursor"),
     )
@@ -133,13 +134,14 @@ async def preview(call: Call) -> Answer:
 
 async def sync(call: Call) -> Answer:
     body = call.object("name", "text", "format", "tz")
-    view = await call.actions.sync_preview(
-        call.who,
-        name=required_text(body, "name"),
-        text=required_text(body, "text"),
-        format=text(body, "format", "crontab") or "crontab",
-        tz=text(body, "tz"),
-    )
+    with call.services.looks.held(call.who.identity):
+        view = await call.actions.sync_preview(
+            call.who,
+            name=required_text(body, "name"),
+            text=required_text(body, "text"),
+            format=text(body, "format", "crontab") or "crontab",
+            tz=text(body, "tz"),
+        )
     return Answer(view)
 
 
@@ -178,6 +180,7 @@ ENDPOINTS = (
         tag="schedules",
         summary="List schedules",
         query=(Param(name="text", meaning="With this in the id, handler or note."), LIMIT, CURSOR),
+        whole=True,
         answers={200: ("SchedulePage", "Schedules, by id.")},
     ),
     _change(

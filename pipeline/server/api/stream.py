@@ -5,52 +5,83 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from pipeline.core.errors import DuelineError, InvalidInput
+from pipeline.readmodel.questions import Page
 from pipeline.server.endpoint import Answer, Call
-from pipeline.server.problems import TooMany
+from pipeline.server.limits import Slots
 
 MEDIA_TYPE = "text/event-stream"
 LOOK_S = 0.5
 ALIVE_S = 15.0
 """So often something is sent, so that neither a proxy nor we take the other for dead."""
 PAGE = 500
-STREAMS = 200
-"""Open at the same time at most."""
 CURSOR_LIMIT = 512
-_open = 0
+_ANEW = {
+    "kind": "anew",
+    "reason": "the id of the last event is of another server: the last events that are known here follow, some of them"
+    " perhaps again",
+}
 
 
-def opened() -> int:
-    """How many are open in this process."""
-    return _open
+class Stream(StreamingResponse):
+    """One of those that `slots` counts, which was taken for `who`; given back when it ends, however it does."""
+
+    def __init__(self, content: AsyncIterator[bytes], slots: Slots, who: str) -> None:
+        super().__init__(content, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+        self._slots, self._who = slots, who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._slots.release(self._who)
 
 
 async def events(call: Call) -> Answer | Response:
     call.who.require_all_queues()
-    after = call.request.headers.get("last-event-id") or call.query.get("after")
+    seen = call.request.headers.get("last-event-id")
+    after = seen or call.query.get("after")
     if after is not None and (len(after) > CURSOR_LIMIT or not after.isprintable()):
         raise InvalidInput("Last-Event-ID", "is none of ours")
-    if MEDIA_TYPE not in call.request.headers.get("accept", ""):
-        page = await call.ask(call.services.questions.events, after, call.query.get("limit", 50))
+    ask = partial(call.ask, call.services.questions.events)
+    if call.request.method == "HEAD" or MEDIA_TYPE not in call.request.headers.get("accept", ""):
+        page = await ask(after, call.query.get("limit", 50))
         return Answer({"items": list(page.rows), "cursor": page.cursor})
-    if _open >= STREAMS:
-        raise TooMany(f"{STREAMS} event streams are open here", 10)
-    first = await call.ask(call.services.questions.events, after, PAGE)  # a bad cursor is told as a problem
-    return StreamingResponse(
-        _lines(call, first, after), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"}
-    )
+    slots, who = call.services.streams, call.who.identity
+    slots.take(who)
+    try:
+        first, anew = await _first(ask, seen, after)
+    except BaseException:
+        slots.release(who)
+        raise
+    return Stream(_lines(call, first, None if anew else after, anew=anew), slots, who)
 
 
-async def _lines(call: Call, page: Any, after: str | None) -> AsyncIterator[bytes]:
-    global _open
-    _open += 1
+async def _first(
+    ask: Callable[..., Awaitable[Page]], seen: str | None, after: str | None
+) -> tuple[Page, bool]:
+    """The page that a stream begins with, and whether it begins anew. A browser that comes back gives up for good on
+    anything but a stream, and may come to another server than the one it left, whose ids mean nothing here.
+    InvalidInput for a bad `after`."""
+    try:
+        return await ask(after, PAGE), False
+    except InvalidInput:
+        if seen is None:
+            raise
+    return await ask(None, PAGE), True
+
+
+async def _lines(call: Call, page: Page, after: str | None, *, anew: bool) -> AsyncIterator[bytes]:
     try:
         yield b"retry: 2000\n\n"
+        if anew:
+            yield f"event: anew\ndata: {json.dumps(_ANEW)}\n\n".encode()
         said = time.monotonic()
         while not call.services.stopping():
             for row in page.rows:
@@ -67,8 +98,6 @@ async def _lines(call: Call, page: Any, after: str | None) -> AsyncIterator[byte
             page = await call.ask(call.services.questions.events, after, PAGE)
     except DuelineError:
         return  # the client comes back with the last id
-    finally:
-        _open -= 1
 
 
 def _word(kind: object) -> str:

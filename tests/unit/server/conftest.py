@@ -12,12 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
+from pipeline import codec
 from pipeline.adapters.memory import MemoryReader
 from pipeline.client.connection import Connection
 from pipeline.config import load_settings
 from pipeline.core import queues
+from pipeline.core.keys import queue_key
 from pipeline.core.queues import Pause, Purge, QueueState
 from pipeline.core.times import parse_duration
+from pipeline.ports import Put
+from pipeline.readmodel import session
 from pipeline.readmodel.memory import memory_readmodel
 from pipeline.server.access import Role, TokenRecord, new_secret
 from pipeline.server.run import assemble
@@ -36,28 +40,32 @@ class Told:
 
 
 class MemoryQueues:
-    """`QueueVerbs` whose records nobody reads."""
+    """`QueueVerbs` over a store in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any) -> None:
+        self._store = store
         self.states: dict[str, QueueState | None] = {}
 
     def pause(self, queue: str, pause: Pause) -> QueueState:
-        state = queues.paused(self.states.get(queue), queue, pause)
-        self.states[queue] = state
-        return state
+        return self._put(queue, queues.paused(self.states.get(queue), queue, pause))
 
     def resume(self, queue: str, by: str, at: int) -> QueueState | None:
-        self.states[queue] = queues.resumed(self.states.get(queue), queue, by, at)
-        return self.states[queue]
+        state = queues.resumed(self.states.get(queue), queue, by, at)
+        return None if state is None else self._put(queue, state)
 
     def purge(self, queue: str, purge: Purge) -> Purge:
-        state = queues.purged(self.states.get(queue), queue, purge)
-        self.states[queue] = state
+        state = self._put(queue, queues.purged(self.states.get(queue), queue, purge))
         assert state.purge is not None
         return state.purge
 
     def topic_id(self, queue: str) -> str:
         return f"id of {queue}"
+
+    def _put(self, queue: str, state: QueueState) -> QueueState:
+        self.states[queue] = state
+        value = codec.EVENT.encode(queues.to_event(state))
+        self._store.cluster.append(Put(self._store.names.meta, 0, queue_key(queue), value))
+        return state
 
 
 class Served:
@@ -73,7 +81,7 @@ class Served:
             store.cluster, store.names, store.layout, store.clock, home / "readmodel"
         )
         self.events = Told()
-        self.queues = MemoryQueues()
+        self.queues = MemoryQueues(store)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -142,8 +150,6 @@ class Served:
         return str(secret)
 
     def audits(self) -> list[Any]:
-        from pipeline import codec
-
         found = []
         for partition in range(self.store.layout.partitions):
             log = self.store.cluster.partition(self.store.names.events, partition)
@@ -156,6 +162,12 @@ class Served:
         self._thread.join()
         self.loop.close()
         self.questions.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read model looks up often, so that it also ends soon."""
+    monkeypatch.setattr(session, "POLL_MS", 10)
 
 
 @pytest.fixture

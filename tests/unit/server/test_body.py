@@ -77,6 +77,38 @@ def test_depth_is_bounded(opening: bytes) -> None:
         assert error.value.field == "body"
 
 
+def depth_of(value: Any) -> int:
+    match value:
+        case dict():
+            return 1 + max(map(depth_of, value.values()), default=0)
+        case list():
+            return 1 + max(map(depth_of, value), default=0)
+        case _:
+            return 0
+
+
+@given(
+    st.recursive(
+        st.text('[]{}\\"x', max_size=5),
+        lambda some: (
+            st.lists(some, max_size=3) | st.dictionaries(st.text('[{"', max_size=2), some, max_size=3)
+        ),
+        max_leaves=20,
+    ),
+    st.integers(0, 8),
+)
+def test_depth_is_that_of_arrays_and_objects_within_each_other(value: Any, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(body, "DEPTH", most)
+        assert too_deep(json.dumps(value).encode()) == (depth_of(value) > most)
+
+
+@pytest.mark.parametrize("text", [b"]" * 500, b"[" * DEPTH, b"}{" * 500, b"[" * 50 + b"{}]" * 80])
+def test_the_depth_of_what_is_no_json_is_told_too(text: bytes) -> None:
+    assert not too_deep(text)
+    assert too_deep(text + b"[" * DEPTH + b"1" + b"]" * DEPTH + b"[")
+
+
 def test_brackets_in_texts_are_no_depth() -> None:
     assert not too_deep(json.dumps(["[" * 500, '"{' * 500, "\\"]).encode())
     assert parse_json(json.dumps(["[" * 500, {"{": '\\"'}]).encode())

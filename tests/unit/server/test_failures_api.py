@@ -11,10 +11,11 @@ import pytest
 from unit.server.test_jobs_api import IN_AN_HOUR, field_of, problem
 
 from pipeline import codec
-from pipeline.core.errors import StoreUnreachable
+from pipeline.core.errors import Refused, StoreUnreachable
 from pipeline.core.job import AckState, AttemptRecord, DeadLetter, Failure
 from pipeline.ports import Put
 from pipeline.readmodel.lists import Cursor
+from pipeline.server.access import LOCAL
 
 
 def dead_job(served: Any, store: Any, token: str | None = None) -> Any:
@@ -67,7 +68,7 @@ def test_dead_letters_are_listed_and_requeued(served: Any, store: Any, eventuall
     (command,) = store.commands
     assert (command.payload, command.requested_by) == (b'{"to":"c@d"}', "local")
     (audit,) = [each for each in served.audits() if each.detail["verb"] == "dead.requeue"]
-    assert audit.detail["requeued"] == "1"
+    assert (audit.detail["count"], audit.detail["counts"]) == ("1", "{'requeued': 1}")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +90,17 @@ def test_requeues_that_make_no_sense(served: Any, store: Any, body: Any, field: 
 
 
 @pytest.mark.parametrize(
-    ("path", "listed"), [("/dead", ["letters", None, None]), ("/schedules", ["schedules", None])]
+    ("path", "listed", "good"),
+    [("/dead", ["letters", None, None, None], b"D"), ("/schedules", ["schedules", None, None], b"G")],
 )
-def test_a_cursor_that_somebody_made_up_reads_no_other_rows(served: Any, path: str, listed: Any) -> None:
-    for place in (b"W", b"", b"\xff"):
-        cursor = Cursor("cursor", listed).written(place)
+def test_a_cursor_that_somebody_made_up_reads_no_other_rows(
+    served: Any, path: str, listed: Any, good: bytes
+) -> None:
+    secret = served.services.questions._following.secret
+    assert served.get(f"{path}?cursor={Cursor('cursor', listed, secret).written(good)}").status_code == 200
+    places = {b"W": secret, b"": secret, b"\xff": secret, good: b"guessed"}
+    for place, key in places.items():
+        cursor = Cursor("cursor", listed, key).written(place)
         assert field_of(served.get(f"{path}?cursor={cursor}")) == "cursor"
 
 
@@ -209,6 +216,27 @@ def test_a_queue_is_paused_resumed_and_purged(served: Any, store: Any) -> None:
     assert field_of(answer) == "before"
 
 
+def test_a_purge_ends_what_was_counted_and_no_more(served: Any, store: Any) -> None:
+    purge = served.services.actions.purge_queue
+    admin = served.token()  # which stands on `meta`, as what is said of queues does
+
+    def emitted() -> None:
+        id_ = served.post("/jobs", {**IN_AN_HOUR, "in": "0s"}, token=admin).json()["id"]
+        (run,) = [run for run in store.runs() if run.job_id == id_]
+        store.fire(run)
+
+    emitted()
+    counted = served.run(purge(LOCAL, "default", dry_run=True)).view
+    emitted()
+    done = served.run(purge(LOCAL, "default", counted=counted))
+    assert (counted["waiting"], done.view["waiting"]) == (1, 1)
+    assert done.positions[0].topic == store.names.meta
+    assert served.queues.states["default"].purge.ends == tuple(counted["ends"])
+    assert served.run(purge(LOCAL, "default", dry_run=True)).view["waiting"] == 2
+    with pytest.raises(Refused, match="1 of these wait in default by now"):
+        served.run(purge(LOCAL, "default", counted={**counted, "waiting": 0}))
+
+
 def test_events_are_a_page_or_a_stream_that_goes_on(served: Any, eventually: Any) -> None:
     served.post("/jobs", IN_AN_HOUR)
     eventually(lambda: served.get("/events").json()["items"])
@@ -286,6 +314,7 @@ def test_probes(served: Any, eventually: Any) -> None:
 def test_what_is_no_path_and_no_method(served: Any) -> None:
     problem(served.get("/nothing"), 404, "unknown-path")
     problem(served.get("/jobs/"), 404, "unknown-path")
+    problem(served.get("//api/v1"), 404, "unknown-path")
     problem(served.get("/jobs/a/b/c"), 404, "unknown-path")
     problem(served.get("/jobs/%ff"), 404, "unknown-path")
     problem(served.get("/jobs/%00"), 404, "unknown-path")
@@ -336,6 +365,7 @@ def test_a_store_that_does_not_confirm_is_told_and_not_asked_again_until_it_is_b
     for _ in range(5):
         problem(served.post("/jobs", IN_AN_HOUR), 503, "store-unreachable")
     assert time.monotonic() - began < 1, "each was told at once"
+    assert served.get("//readyz").text in ("the store does not answer\n", "no broker can be reached\n")
     assert len(store.jobs()) == before, "nothing more was tried"
     appender.silent = False
     store.cluster.reachable = True
@@ -370,6 +400,29 @@ def test_what_was_never_caught_up_denies_nothing(served: Any, monkeypatch: pytes
 
     fresh = Freshness(behind=5, age_ms=1, ready=False, problem=None)
     monkeypatch.setattr(served.services.questions, "freshness", lambda: fresh)
-    problem(served.get("/jobs/j" + "0" * 26), 503, "store-unreachable")
-    assert served.get("/jobs").headers["dueline-stale"] == "true"
+    problem(served.get("/jobs/j" + "0" * 26), 503, "behind")
+    for path in ("/jobs", "/jobs/count", "/schedules", "/dead", "/replays", "/buckets"):
+        told = served.get(path)
+        assert "5 records behind" in problem(told, 503, "behind")["detail"], (
+            "a part would look like all of it"
+        )
+        assert told.headers["retry-after"]
+    answer = served.get("/status")
+    assert (answer.headers["dueline-stale"], answer.json()["freshness"]["ready"]) == ("true", False)
+    problem(served.post("/jobs/bulk", {"verb": "cancel", "filter": {"handler": "h"}}), 503, "behind")
     assert served.get("//readyz").text == "catching up: 5 records behind\n"
+
+
+def test_what_lags_is_told_to_be_stale_and_denies_nothing(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.readmodel.questions import Freshness
+
+    fresh = Freshness(behind=5, age_ms=11_000, ready=True, problem=None)
+    monkeypatch.setattr(served.services.questions, "freshness", lambda: fresh)
+    answer = served.get("/jobs")
+    assert (answer.status_code, answer.headers["dueline-stale"]) == (200, "true")
+    problem(served.get("/jobs/j" + "0" * 26), 503, "behind")
+    assert "behind by" not in served.get("//readyz").text, "a long stream puts it as far behind"
+    fresh = fresh._replace(age_ms=60_001)
+    assert served.get("//readyz").text == "behind by 60001 ms\n"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from pipeline import codec
 from pipeline.core.errors import StoreUnreachable
+from pipeline.core.handler import RESULT_LIMIT
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import AckState
+from pipeline.readmodel.questions import Freshness
 from pipeline.server import bulk, job_changes
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -32,6 +37,7 @@ def problem(answer: Any, status: int, word: str) -> Any:
 def field_of(answer: Any) -> str:
     (error,) = problem(answer, 422, "invalid-input")["errors"]
     assert error["message"]
+    assert answer.json()["detail"].startswith(error["field"])
     return str(error["field"])
 
 
@@ -71,6 +77,9 @@ def test_who_made_it_is_told_on_events(served: Any) -> None:
         ({**IN_AN_HOUR, "handler": None}, "handler"),
         ({**IN_AN_HOUR, "queue": "nowhere"}, "queue"),
         ({**IN_AN_HOUR, "queue": 7}, "queue"),
+        ({**IN_AN_HOUR, "queue": {}}, "queue"),
+        ({**IN_AN_HOUR, "queue": []}, "queue"),
+        ({**IN_AN_HOUR, "queue": False}, "queue"),
         ({**IN_AN_HOUR, "payload": [1]}, "payload"),
         ({**IN_AN_HOUR, "payload": {"a": "\ud800"}}, "payload"),
         ({**IN_AN_HOUR, "max_attempts": 0}, "max_attempts"),
@@ -112,7 +121,21 @@ def test_bombs_and_giants_are_turned_away(served: Any) -> None:
     problem(too_large, 413, "too-large")
     assert too_large.headers["connection"] == "close"
     digits = b'{"handler":"h","in":"1s","payload":{"a":' + b"9" * 10_000 + b"}}"
-    problem(served.ask("POST", "/jobs", content=digits, headers=headers), 400, "malformed")
+    told = problem(served.ask("POST", "/jobs", content=digits, headers=headers), 400, "malformed")
+    assert told["detail"] == "the body holds a number of more than 4300 digits"
+
+
+def test_no_name_of_a_queue_is_not_offered_to_be_made(served: Any) -> None:
+    answer = served.post("/jobs", {**IN_AN_HOUR, "queue": "No Such!"})
+    assert field_of(answer) == "queue"
+    assert "topics create" not in answer.text
+
+
+def test_a_giant_name_is_neither_compared_nor_repeated(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda word, *_, **__: compared.append(len(word)))
+    answer = served.post("/jobs", {**IN_AN_HOUR, "x" * 1_000_000: 1})
+    assert len(field_of(answer)) == compared[0] == 80
 
 
 def test_another_kind_of_body_is_not_guessed(served: Any) -> None:
@@ -151,6 +174,12 @@ def test_without_an_owner_it_is_accepted(served: Any) -> None:
     answer = served.post("/jobs?wait=20ms", {**IN_AN_HOUR, "key": "k"})
     assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
     assert field_of(served.post("/jobs?wait=1h", {**IN_AN_HOUR, "key": "k"})) == "wait"
+
+
+def test_what_no_owner_has_answered_for_is_not_denied(served: Any, store: Any) -> None:
+    id_ = served.post("/jobs?wait=0s", {**IN_AN_HOUR, "key": "k"}).json()["id"]
+    assert "no owner has answered" in problem(served.get(f"/jobs/{id_}"), 503, "behind")["detail"]
+    problem(served.get(f"/jobs/{keyed_id('other')}"), 404, "not-found")
 
 
 def test_an_idempotency_key_makes_the_same_job_on_every_server(serve: Any, store: Any) -> None:
@@ -207,19 +236,40 @@ def test_a_job_that_took_the_key_of_a_header_is_not_taken_for_the_same(served: A
 def test_who_is_limited_to_a_queue_does_not_reach_others_by_their_keys(
     served: Any, store: Any, eventually: Any
 ) -> None:
+    """Of a stream it is looked up before, since nobody waits for the answers; and the owner keeps to it."""
     store.add_queues({"billing": 2})
+    store.owner = lambda _: {"outcome": "not_allowed", "reason": "it is on another queue"}
     id_ = held(store, "k")
     admin, limited = served.token("admin"), served.token("operator", "billing")
     eventually(lambda: served.get(f"/jobs/{id_}", token=admin).status_code == 200)
-    for conflict in ("replace", "debounce", "existing"):
-        job = {**IN_AN_HOUR, "queue": "billing", "key": "k", "on_conflict": conflict}
-        problem(served.post("/jobs?wait=0s", job, token=limited), 403, "forbidden")
-        told = served.ask("POST", "/jobs", token=limited, content=lines(job), headers=NDJSON).json()
-        assert (told["accepted"], told["errors"][0]["field"]) == (0, "queue")
+    job = {**IN_AN_HOUR, "queue": "billing", "key": "k", "on_conflict": "replace"}
+    told = served.ask("POST", "/jobs", token=limited, content=lines(job), headers=NDJSON).json()
+    assert (told["accepted"], told["errors"][0]["field"]) == (0, "queue")
     assert store.commands == []
-    job = {**IN_AN_HOUR, "queue": "billing", "key": "own"}
-    assert served.post("/jobs?wait=0s", job, token=limited).status_code == 202
+    problem(served.post("/jobs", job, token=limited), 403, "forbidden")
+    told = served.ask("POST", "/jobs", token=limited, content=lines({**job, "key": "own"}), headers=NDJSON)
+    assert told.json()["accepted"] == 1
+    asked = [(each.verb, each.detail) for each in store.commands]
+    assert asked == [("limited.create", {"queues": "billing"})] * 2
     assert field_of(served.post("/jobs", {**job, "key": "a\0b"}, token=limited)) == "key"
+
+
+def test_every_command_of_who_is_limited_says_so(served: Any, store: Any, eventually: Any) -> None:
+    store.add_queues({"billing": 2})
+    store.owner = lambda _: {"outcome": "not_allowed", "reason": "it was moved to another queue"}
+    limited = served.token("operator", "billing")
+    id_ = served.post("/jobs", {**IN_AN_HOUR, "queue": "billing"}, token=limited).json()["id"]
+    spec = {"id": "nightly", "handler": "h", "queue": "billing", "cron": "0 2 * * *"}
+    problem(served.post("/schedules", spec, token=limited), 403, "forbidden")
+    for path in ("cancel", "requeue"):
+        problem(served.post(f"/jobs/{id_}/{path}", token=limited), 403, "forbidden")
+    for more in ({}, {"stop": True}):
+        told = served.post("/jobs/bulk", {"verb": "cancel", "ids": [id_], **more}, token=limited).json()
+        assert (told["counts"], told["errors"][0]["id"]) == ({"refused": 1}, id_)
+    asked = [each.verb for each in store.commands]
+    verbs = ("schedule.create", "cancel", "requeue", "cancel", "stop")
+    assert asked == [f"limited.{verb}" for verb in verbs]
+    assert all(each.detail == {"queues": "billing"} for each in store.commands)
 
 
 def key_state(run: Any) -> Any:
@@ -259,6 +309,18 @@ def test_idempotency_keys_that_make_no_sense(served: Any, key: str, body: Any, f
     assert field_of(served.post("/jobs", body, headers={"idempotency-key": key})) == field
 
 
+def test_a_token_made_again_under_the_same_name_is_somebody_else(served: Any, store: Any) -> None:
+    store.owner = lambda command: {"outcome": "created", "job_id": command.job_id}
+    key = {"idempotency-key": "once"}
+    for _ in range(2):
+        token = served.token("admin", name="billing")
+        made = served.get("/me", token=token).json()["token"]
+        for _ in range(2):
+            assert served.post("/jobs", IN_AN_HOUR, token=token, headers=key).status_code == 201
+        assert [command.key for command in store.commands[-2:]] == [f"http/{made}/once"] * 2
+        served.services.tokens.remove(made)
+
+
 def test_a_repeated_requeue_has_the_same_command(serve: Any, store: Any) -> None:
     one, other = serve(), serve()
     id_ = one.post("/jobs", IN_AN_HOUR).json()["id"]
@@ -289,7 +351,7 @@ def test_a_stream_stores_good_lines_and_numbers_bad_ones(served: Any, store: Any
         [1],
         {**IN_AN_HOUR, "x": 1},
         {**IN_AN_HOUR, "queue": "no"},
-        {**IN_AN_HOUR, "queue": "no"},
+        {**IN_AN_HOUR, "queue": {}},
         b"\xff",
         {**IN_AN_HOUR, "key": "k"},
     )
@@ -355,6 +417,69 @@ def test_a_stream_that_breaks_off_leaves_what_came(served: Any, store: Any) -> N
     assert audit.detail["verb"] == "jobs.create"
 
 
+@pytest.mark.parametrize(("much", "times"), [(-1.0, 3), (100.0, 0)])
+def test_the_fold_gives_way_to_a_stream_that_keeps_its_thread_busy(
+    served: Any, monkeypatch: pytest.MonkeyPatch, much: float, times: int
+) -> None:
+    words: list[int] = []
+    monkeypatch.setattr(bulk, "MUCH", much)
+    monkeypatch.setattr(bulk, "CHUNK_AGE_MS", 10**9)
+    monkeypatch.setattr(served.questions, "give_way", lambda: words.append(1))
+    told = served.ask("POST", "/jobs", content=lines(*[IN_AN_HOUR] * 3_500), headers=NDJSON).json()
+    assert (told["accepted"], len(words)) == (3_500, times)
+
+
+def test_effort_is_what_a_thread_computes_of_the_time_that_goes_by() -> None:
+    computed, elapsed = [0.0], [0.0]
+    effort = bulk.Effort(lambda: computed[0], lambda: elapsed[0])
+    elapsed[0], computed[0] = 1.0, 0.2
+    assert not effort.much(), "it waits for its client, or for the store"
+    elapsed[0], computed[0] = 2.0, 0.5
+    assert effort.much()
+
+
+def test_a_server_that_ends_tells_a_stream_how_far_it_came(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = [False]
+    services = dataclasses.replace(served.services, stopping=lambda: stopping[0])
+    monkeypatch.setattr(served.app._app._app._serving, "_services", services)
+
+    async def ended() -> Any:
+        async def body() -> Any:
+            yield lines(*[IN_AN_HOUR] * 3)
+            await asyncio.Event().wait()
+
+        transport = httpx.ASGITransport(app=served.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            asking = asyncio.ensure_future(client.post("/api/v1/jobs", content=body(), headers=NDJSON))
+            while len(store.jobs()) < 3:
+                await asyncio.sleep(0.005)
+            stopping[0] = True
+            asking.cancel()  # as the library does when its patience ends
+            return await asking
+
+    told = problem(served.run(ended()), 503, "store-unreachable")["detail"]
+    assert told.startswith("this server ends, and what was asked for may be done: ")
+    assert told.endswith(" jobs were confirmed before")
+
+
+def test_whose_a_key_is_nobody_knows_who_has_not_caught_up(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add_queues({"billing": 2})
+    limited = served.token("operator", "billing")
+    fresh = Freshness(behind=5, age_ms=1, ready=False, problem=None)
+    monkeypatch.setattr(served.services.questions, "freshness", lambda: fresh)
+    job = {**IN_AN_HOUR, "queue": "billing", "key": "k", "on_conflict": "replace"}
+    problem(
+        served.ask("POST", "/jobs", token=limited, content=lines(job), headers=NDJSON),
+        503,
+        "store-unreachable",
+    )
+    assert store.commands == []
+
+
 def test_a_stream_has_no_idempotency_key(served: Any) -> None:
     answer = served.ask(
         "POST", "/jobs", content=lines(IN_AN_HOUR), headers={**NDJSON, "idempotency-key": "k"}
@@ -384,6 +509,37 @@ def test_a_job_that_is_not_there(served: Any) -> None:
     problem(served.get(f"/jobs/{NOTHING}"), 404, "not-found")
     assert field_of(served.get("/jobs/<script>")) == "id"
     assert "<script>" not in served.get("/jobs/%3Cscript%3E").text
+
+
+def test_who_is_limited_to_a_queue_learns_nothing_of_others_by_pages(
+    served: Any, store: Any, eventually: Any
+) -> None:
+    store.add_queues({"billing": 2})
+    admin, limited = served.token("admin"), served.token("viewer", "billing")
+    theirs = [
+        served.post("/jobs", {**IN_AN_HOUR, "queue": queue, "in": f"{n}h"}, token=admin).json()["id"]
+        for n, queue in enumerate(["default", "billing", "default", "billing", "default"], 1)
+    ][1::2]
+    eventually(lambda: served.get("/jobs/count", token=admin).json()["count"] == 5)
+    first = served.get("/jobs?limit=1", token=limited).json()
+    second = served.get(f"/jobs?limit=1&cursor={first['cursor']}", token=limited).json()
+    assert [row["id"] for row in (*first["items"], *second["items"])] == theirs
+    assert "scanned" not in first
+    assert served.get("/jobs/count", token=limited).json() == {"count": 2, "capped": False}
+    problem(served.get("/jobs?queue=default", token=limited), 403, "forbidden")
+    problem(served.get("/jobs/count?queue=default", token=limited), 403, "forbidden")
+
+
+def test_a_result_of_any_size_that_a_handler_may_return_is_told_whole(
+    served: Any, store: Any, eventually: Any
+) -> None:
+    id_ = served.post("/jobs", {**IN_AN_HOUR, "in": "0s"}).json()["id"]
+    (run,) = store.runs()
+    store.fire(run)
+    result = json.dumps({"text": "x" * (RESULT_LIMIT - 100)}).encode()
+    store.ack(run, AckState.SUCCEEDED, result=result)
+    eventually(lambda: served.get(f"/jobs/{id_}").json()["status"] == "succeeded")
+    assert served.get(f"/jobs/{id_}").json()["result"] == json.loads(result)
 
 
 # -- changing ------------------------------------------------------------------------------------------------
@@ -480,6 +636,51 @@ def test_many_are_counted_first_and_then_changed(served: Any, store: Any) -> Non
     assert sorted(counts) == ["2", "3"]
 
 
+def test_of_many_that_their_owners_have_forgotten_the_same_is_told_as_of_one(served: Any, store: Any) -> None:
+    """An owner remembers what fired for half an hour; what has ended before that is no less there."""
+    ids = [served.post("/jobs", IN_AN_HOUR).json()["id"] for _ in range(3)]
+    for run in store.runs():
+        store.fire(run)
+        store.ack(run, AckState.DEAD)
+    store.owner = lambda command: {"outcome": "not_found", "job_id": command.job_id}
+    single = problem(served.post(f"/jobs/{ids[0]}/cancel"), 409, "refused")
+    assert single["outcome"] == "too_late"
+    told = served.post("/jobs/bulk", {"verb": "cancel", "ids": [*ids, NOTHING]}).json()
+    assert told["counts"] == {"too_late": 3, "not_found": 1}
+
+
+def test_many_that_were_forgotten_are_looked_for_in_the_log_while_the_rows_are_behind(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    (run,) = store.runs()
+    store.fire(run)
+    store.ack(run, AckState.DEAD)
+    monkeypatch.setattr(served.questions, "wait_for", lambda *_: False)
+    store.owner = lambda command: {"outcome": "not_found", "job_id": command.job_id}
+    told = served.post("/jobs/bulk", {"verb": "cancel", "ids": [id_]}).json()
+    assert told["counts"] == {"too_late": 1}
+
+
+@pytest.mark.parametrize("path", ["cancel", "reschedule", "requeue"])
+def test_the_next_instant_of_a_schedule_is_refused_with_what_to_do(
+    served: Any, store: Any, path: str
+) -> None:
+    id_ = "s:nightly:1:g::1800003600000"
+    store.owner = lambda command: {"outcome": "not_alone", "reason": f"{command.job_id}: pause nightly"}
+    body = {"in": "1h"} if path == "reschedule" else None
+    many = served.post("/jobs/bulk", {"verb": path, "ids": [id_], **(body or {})}).json()
+    if path == "requeue":
+        assert many["counts"] == {"not_found": 1}, "no run of it is stored that could be run again"
+        return
+    told = problem(served.post(f"/jobs/{id_}/{path}", body), 409, "refused")
+    assert told["detail"] == f"{id_}: pause nightly"
+    stopped = served.post(f"/jobs/{id_}/cancel", {"stop": True})
+    assert problem(stopped, 409, "refused")["detail"] == f"{id_}: pause nightly"
+    assert many["counts"] == {"refused": 1}
+    assert many["errors"] == [{"id": id_, "message": f"{id_}: pause nightly"}]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -489,6 +690,7 @@ def test_many_are_counted_first_and_then_changed(served: Any, store: Any) -> Non
         ({"verb": "cancel", "ids": ["nothing"]}, "ids[0]"),
         ({"verb": "cancel", "ids": [1]}, "ids"),
         ({"verb": "cancel", "filter": {}}, "filter"),
+        ({"verb": "cancel", "filter": {"handler": None, "status": [], "labels": {}}}, "filter"),
         ({"verb": "cancel", "filter": {"x": 1}}, "x"),
         ({"verb": "cancel", "filter": {"status": ["gone"]}}, "status"),
         ({"verb": "cancel", "filter": {"labels": {"a": 1}}}, "labels"),
@@ -528,3 +730,18 @@ def test_more_than_the_limit_is_refused_whole(served: Any, store: Any) -> None:
     body = {"verb": "cancel", "filter": {"handler": "email.send"}, "limit": 2}
     problem(served.post("/jobs/bulk", body), 409, "refused")
     assert store.commands == []
+
+
+def test_nobody_is_advised_to_make_a_queue_of_an_impossible_name(served: Any) -> None:
+    answer = served.post("/jobs", {**IN_AN_HOUR, "queue": "No Such!"})
+    assert field_of(answer) == "queue"
+    assert "topics create" not in answer.text
+    assert "topics create" in served.post("/jobs", {**IN_AN_HOUR, "queue": "no-such"}).text
+
+
+def test_a_queue_that_is_no_text_is_not_taken_for_none(served: Any) -> None:
+    odd = [{**IN_AN_HOUR, "queue": queue} for queue in ({}, [], 0)]
+    for job in odd:
+        assert field_of(served.post("/jobs", job)) == "queue"
+    told = served.ask("POST", "/jobs", content=lines(*odd, IN_AN_HOUR), headers=NDJSON).json()
+    assert (told["accepted"], told["rejected"]) == (1, 3)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from pipeline.server import limits
-from pipeline.server.limits import Rates, pieces_of, whole_body
+from pipeline.server.limits import Rates, Unheard, pieces_of, whole_body
 from pipeline.server.problems import TooLarge, TooMany, TooSlow
 
 
@@ -45,6 +46,30 @@ def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(limits, "PAUSE_S", 0.02)
     with pytest.raises(TooSlow):
         asyncio.run(whole_body(request_of(b"a", ends=False), 3))
+
+
+def test_a_stream_that_brings_next_to_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, came = [0.0], []
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        clock[0] += limits.PAUSE_S / 4
+        came.append(drop)
+        return {"type": "http.request", "body": drop, "more_body": len(came) < 20}
+
+    async def read() -> None:
+        async for _ in pieces_of(Request({"type": "http", "headers": []}, receive)):
+            clock[0] += 100  # what we do meanwhile is not the client's doing
+
+    drop = b"x" * limits.LEAST
+    asyncio.run(read())
+    assert len(came) == 20
+    drop = b" "
+    came.clear()
+    with pytest.raises(TooSlow, match=f"less than {limits.LEAST} bytes"):
+        asyncio.run(read())
+    assert len(came) == 4
 
 
 def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +124,24 @@ def test_who_asks_too_often_is_told_when_to_come_back(serve: Any) -> None:
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     assert answer.json()["type"] == "urn:dueline:problem:too-many"
+
+
+def test_what_was_asked_for_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNHEARD", 2)
+    clock = [0.0]
+    unheard = Unheard(lambda: clock[0])
+    for name in ("a", "b", "a", "c"):
+        unheard.note(name)
+    assert [unheard.holds(name) for name in ("a", "b", "c", None)] == [True, False, True, False]
+    clock[0] += limits.UNHEARD_S + 1
+    assert not unheard.holds("a")
+
+
+def test_what_runs_out_of_time_before_it_is_known_who_asks_is_our_fault(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(**_: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(served.services.access, "admitted", late)
+    assert served.get("/me").json()["type"] == "urn:dueline:problem:failed"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,7 +39,7 @@ def test_places_are_read_as_they_were_written(places: list[Position]) -> None:
         "jobs/1",
         "jobs/1:",
         "jobs/-1:2",
-        "meta/0:1",
+        "fleet/0:1",
         "jobs/1:2,",
         "jobs/1:2 x",
         ", ".join(["jobs/1:2"] * 257),
@@ -75,22 +78,73 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Heard:
-    def __init__(self, after: int) -> None:
-        self.looks = 0
-        self.after = after
+    """Hears of the places 0, 1, … one after the other, a batch each, once somebody waits."""
 
-    def wait_for(self, _position: Position, timeout_ms: int) -> bool:
+    def __init__(self, batches: int) -> None:
+        self.looks: list[int] = []
+        self.known = -1
+        self.waiting = 0
+        self._batches = batches
+
+    def wait_for(self, position: Position, timeout_ms: int) -> bool:
         assert timeout_ms == 0, "the event loop is never blocked"
-        self.looks += 1
-        return self.looks > self.after
+        self.looks.append(position.partition)
+        return position.partition <= self.known
+
+    @contextmanager
+    def awaited(self, wake: Callable[[], None]) -> Iterator[None]:
+        def fold() -> None:
+            for number in range(self._batches):
+                self.known = number
+                wake()
+
+        self.waiting += 1
+        thread = threading.Thread(target=fold)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            thread.join()
 
 
-def test_a_read_waits_until_it_is_heard_of_and_no_longer_than_that() -> None:
-    place = Position("t", 0, 1)
-    soon, never = Heard(2), Heard(10**9)
-    assert asyncio.run(heard(soon, [place]))  # type: ignore[arg-type]
-    assert soon.looks == 3
-    assert not asyncio.run(heard(never, [place], wait_ms=20))  # type: ignore[arg-type]
+PLACES_OF_3 = [Position("t", n, 1) for n in range(3)]
+
+
+def test_a_read_waits_until_all_is_heard_of_and_looks_no_oftener_than_there_is_news() -> None:
+    questions = Heard(3)
+    assert asyncio.run(heard(questions, PLACES_OF_3))  # type: ignore[arg-type]
+    assert questions.looks.count(2) <= 2 + 3
+    assert questions.waiting == 0
+
+
+def test_a_read_waits_no_longer_than_that() -> None:
+    questions = Heard(2)
+    assert not asyncio.run(heard(questions, PLACES_OF_3, wait_ms=20))  # type: ignore[arg-type]
+    assert not asyncio.run(heard(questions, PLACES_OF_3, wait_ms=0))  # type: ignore[arg-type]
+    assert questions.waiting == 0
+
+
+def test_who_goes_away_waits_no_more() -> None:
+    questions = Heard(0)
+
+    async def ask() -> None:
+        asking = asyncio.ensure_future(heard(questions, PLACES_OF_3))  # type: ignore[arg-type]
+        while not questions.waiting:
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(ask())
+    assert questions.waiting == 0
+
+
+def test_what_is_known_already_is_not_waited_for() -> None:
+    questions = Heard(0)
+    questions.known = 2
+    assert asyncio.run(heard(questions, PLACES_OF_3))  # type: ignore[arg-type]
+    assert questions.looks == [0, 1, 2]
 
 
 def test_a_get_sees_the_post_before_it(served: Any) -> None:

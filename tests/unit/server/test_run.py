@@ -77,7 +77,7 @@ def test_a_head_has_bounds() -> None:
     )
     for answer in (too_much, in_one):
         assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400")) or answer == b""
-    assert too_many.startswith(b"HTTP/1.1 400")
+    assert too_many.startswith(b"HTTP/1.1 431")
     assert nonsense.startswith(b"HTTP/1.1 400")
     assert good.startswith(b"HTTP/1.1 200")
 
@@ -117,6 +117,16 @@ def test_trailers_have_the_bounds_of_a_head() -> None:
     )
     assert endless == b"" or endless.startswith(b"HTTP/1.1 431")
     assert short.startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_in_a_coding_that_nobody_decodes_is_refused() -> None:
+    head = b"POST /read HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: "
+    coded, plain = served(
+        (head + b"gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",),
+        (head + b"chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",),
+    )
+    assert coded.startswith(b"HTTP/1.1 400")
+    assert plain.startswith(b"HTTP/1.1 200")
 
 
 def test_requests_that_do_not_wait_for_answers_have_bounds() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from unit.server.test_jobs_api import field_of, problem
 
 from pipeline import codec
+from pipeline.commands.schedules import NOTE_LIMIT
 from pipeline.core.keys import schedule_key
 from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.ports import Put
+from pipeline.server import schedule_changes
 
 DAILY = {"id": "daily", "handler": "report", "cron": "0 10 * * *", "tz": "Europe/Berlin"}
 
@@ -226,6 +229,39 @@ def test_a_preview_tells_of_the_nights_on_which_the_clock_changes(served: Any) -
 )
 def test_previews_that_make_no_sense(served: Any, body: Any, field: str) -> None:
     assert field_of(served.post("/schedules/preview", body)) == field
+
+
+def test_a_condition_that_is_not_heeded_is_refused(served: Any, store: Any) -> None:
+    headers = {"if-match": '"nonsense"'}
+    for method, path in (("DELETE", "/schedules/daily"), ("POST", "/schedules/daily/pause")):
+        assert field_of(served.ask(method, path, headers=headers)) == "If-Match"
+    assert store.commands == []
+
+
+def test_a_note_that_would_be_cut_is_refused(served: Any, store: Any) -> None:
+    assert field_of(served.post("/schedules/daily/pause", {"note": "x" * (NOTE_LIMIT + 1)})) == "note"
+    assert store.commands == []
+
+
+def test_a_schedule_may_be_called_like_a_path(served: Any, store: Any) -> None:
+    for name in ("preview", "sync"):
+        problem(served.get(f"/schedules/{name}"), 404, "not-found")
+        assert served.ask("DELETE", f"/schedules/{name}?wait=0s").status_code == 202
+    answer = served.ask("PUT", "/schedules/preview")
+    assert answer.headers["allow"] == "DELETE, GET, PATCH, POST"
+
+
+def test_a_long_file_keeps_nobody_waiting(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    parse = schedule_changes.parse_crontab
+
+    def parsed(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse(*args, **options)
+
+    monkeypatch.setattr(schedule_changes, "parse_crontab", parsed)
+    served.post("/schedules/sync", {"name": "f", "text": "* * * * * x"})
+    assert [name.partition("_")[0] for name in threads] == ["look"]
 
 
 def test_what_a_file_would_change_is_told(served: Any, store: Any) -> None:

@@ -76,3 +76,27 @@ def test_the_store_is_found_behind_nothing_that_takes_long(served: Any) -> None:
     finally:
         end.set()
     assert all(each.result(10) for each in long)
+
+
+def test_a_connection_that_nobody_waits_for_any_more_is_there_for_the_next(served: Any, store: Any) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    connect = served.services.store._connect
+
+    def slow() -> Any:
+        begun.set()
+        go_on.wait(20)
+        return connect()
+
+    served.services.store._connect = slow
+
+    async def given_up() -> None:
+        asking = asyncio.ensure_future(served.services.store.connection())
+        while not begun.is_set():
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        await asyncio.wait([asking])
+        go_on.set()
+        assert await served.services.store.connection() is served.services.store.connected
+
+    served.run(given_up())
+    assert len(store.appenders) == 1, "one was made, and none was lost"
