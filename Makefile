@@ -6,7 +6,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 PYTEST := $(BIN)/pytest
-SIDE_BY_SIDE := -n auto --dist loadfile # broker tests wait most of their time; each process has a broker of its own
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+# A process for each core; two where tests wait for brokers most of the time, but for the slow ones: some of them say how
+# late a job may be. Each has a broker of its own, whose start costs 3 s of a core. Who gets which: tests/conftest.py.
+SPREAD := --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n $(CORES) $(SPREAD)
+WAITING := -n $(shell echo $$((2 * $(CORES)))) $(SPREAD)
+# Tests of core, and of the protocol upon it: they reach every branch of core. Tracing the others too doubles their time.
+OF_CORE := tests/unit/core $(wildcard tests/unit/test_*.py)
+# Files that tests make are nobody's, and a disk is asked to keep thousands of them: in memory, where there is room.
+IN_MEMORY := $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 3e6 { print "/dev/shm" }')
+ifneq ($(IN_MEMORY),)
+test slow coverage unit conformance integration acceptance nemesis kill-points browser: export TMPDIR := $(IN_MEMORY)
+endif
+unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles all that it imports
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo dev test slow check lint format type layers unit conformance sim integration acceptance nemesis kill-points bench coverage wheel clean browser pictures
@@ -30,8 +43,8 @@ demo: $(STAMP) ## the product's main job on real input against a real broker
 dev: $(STAMP) ## a real Kafka, a dispatcher and a worker, until Ctrl-C
 	@$(BIN)/dueline dev
 
-test: coverage ## unit with coverage, conformance, short simulation, integration, acceptance; but for the slow ones
-	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/unit --ignore=tests/browser $(SIDE_BY_SIDE) -m "not slow" --durations=15
+test: coverage ## unit (core with coverage), conformance, short simulation, integration, acceptance; but for the slow ones
+	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/browser $(OF_CORE:%=--ignore=%) $(WAITING) -m "not slow" --durations=15
 
 slow: $(STAMP) ## what `make test` leaves out: one broker's worth of crashes, protocols and known holes
 	@$(PYTEST) tests --ignore=tests/nemesis --ignore=tests/browser $(SIDE_BY_SIDE) -m slow --durations=15
@@ -68,7 +81,7 @@ acceptance: $(STAMP) ## the command line in subprocesses
 	@$(PYTEST) tests/acceptance
 
 browser: $(STAMP) ## the console in a real Chromium, which must be installed (Debian: apt-get install chromium)
-	@$(PYTEST) tests/browser --durations=5
+	@$(PYTEST) tests/browser $(SIDE_BY_SIDE) --durations=5
 
 pictures: $(STAMP) ## the pictures of docs/console.md, from the installation of the browser tests
 	@PYTHONPATH=tests $(BIN)/python -m browser.pictures docs/pictures
@@ -83,9 +96,9 @@ kill-points: $(STAMP) ## six of the 24 kill points, other ones with each commit
 bench: $(STAMP) ## each figure of this machine and store beside a bare loop
 	@$(BIN)/dueline bench
 
-coverage: $(STAMP) ## unit tests with branch coverage; core must stay at 100 %
+coverage: $(STAMP) ## unit tests of core and the protocol with branch coverage; core must stay at 100 %
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest tests/unit $(SIDE_BY_SIDE) -m "not slow"
+	@$(BIN)/coverage run -m pytest $(OF_CORE) $(SIDE_BY_SIDE) -m "not slow"
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --include='pipeline/core/*' --fail-under=100
 

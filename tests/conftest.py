@@ -5,31 +5,90 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from pipeline.dev.broker import EmbeddedBroker
 
-# What CI finds must not depend on chance; developers' machines look for new examples.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No example has a deadline: a busy machine is slow, not wrong. What CI finds must not depend on chance; developers'
+# machines look for new examples.
+settings.register_profile(
+    "dueline",
+    derandomize=bool(os.environ.get("CI")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("dueline")
 
-FIRST_BROKER_TEST_TIMEOUT_S = 300
-"""On a machine with an empty cache that test pays for fetching the broker."""
+BROKER_START_S = 300
+"""For the first test on the broker in each process: on a machine with an empty cache it is fetched first."""
+STARTED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    using = [item for item in items if "broker" in getattr(item, "fixturenames", ())]
-    for item in using:
-        item.add_marker("broker")
-    if using:
-        using[0].add_marker(pytest.mark.timeout(FIRST_BROKER_TEST_TIMEOUT_S), append=False)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        _longest_first(items)
+    for item in items:
+        if "broker" in getattr(item, "fixturenames", ()):
+            item.add_marker("broker")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Before its time-out is looked at."""
+    if item.get_closest_marker("broker") and not item.config.stash.get(STARTED, False):
+        item.config.stash[STARTED] = True
+        item.add_marker(pytest.mark.timeout(BROKER_START_S), append=False)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What is captured of a test that logs what is no text would end the process when it is handed to xdist."""
+    report = yield
+    report.sections = [
+        (name, said.encode("utf-8", "backslashreplace").decode()) for name, said in report.sections
+    ]
+    return report
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Or the longest begins last, and all wait for it. What a test is allowed is the best guess of what it takes."""
+    allowed: Counter[str] = Counter()
+    for item in items:
+        mark, unit = item.get_closest_marker("timeout"), _unit(item.nodeid, item.config.rootpath)
+        allowed[unit] = max(allowed[unit], int(mark.args[0]) if mark is not None else 0)
+    items.sort(key=lambda item: allowed[_unit(item.nodeid, item.config.rootpath)], reverse=True)
+
+
+def _unit(nodeid: str, root: Path) -> str:
+    """What is given to one process: a test, or its file where its tests share a fixture or are quick."""
+    file = nodeid.partition("::")[0]
+    return file if _goes_together(root / file) else nodeid
+
+
+@cache
+def _goes_together(file: Path) -> bool:
+    return "unit" in file.parts or 'scope="module"' in file.read_text("utf-8")
+
+
+class Spread(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid, self.config.rootpath)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spread | None:
+    """`--dist loadgroup`, by groups of our own: any process that is free takes the next one."""
+    return Spread(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session", autouse=True)

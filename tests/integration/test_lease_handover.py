@@ -136,9 +136,7 @@ def test_the_run_of_a_frozen_worker_is_attempt_two_elsewhere_and_what_it_says_wh
     frozen_at = time.monotonic()
     holder.send_signal(signal.SIGSTOP)
     eventually(lambda: len(flag.read_text().splitlines()) == 2, timeout=40)
-    assert (
-        time.monotonic() - frozen_at <= 2 * SESSION_S + 4
-    )  # session, then heartbeat time-out, on a busy machine
+    assert time.monotonic() - frozen_at <= 2 * SESSION_S + 10  # then heartbeat time-out, on a busy machine
     eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=40)
     holder.send_signal(signal.SIGCONT)
     eventually(lambda: "end 1" in flag.read_text(), timeout=30)
