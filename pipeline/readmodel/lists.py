@@ -109,7 +109,8 @@ def asked(wanted: JobsWanted) -> list[Any]:
     """What a list of jobs is, for its cursor."""
     return [
         sorted(wanted.statuses), wanted.handler, wanted.queue, wanted.schedule, sorted(wanted.labels.items()),
-        wanted.key_prefix, wanted.due_from, wanted.due_to, wanted.text, wanted.order, queues_asked(wanted.queues),
+        wanted.key, wanted.key_prefix, wanted.due_from, wanted.due_to, wanted.text, wanted.order,
+        queues_asked(wanted.queues),
     ]  # fmt: skip
 
 
@@ -201,6 +202,7 @@ class JobList:
             or wanted.queues is not None
             or wanted.schedule
             or wanted.labels
+            or wanted.key is not None
             or wanted.key_prefix is not None
             or wanted.text
         )
@@ -298,8 +300,8 @@ class JobList:
         """Where those stand of which an id is told, or how the key begins; None: they may be too many to be sorted."""
         if wanted.text is not None and (id_ := self._named(wanted.text)) is not None:
             ids = [id_]
-        elif wanted.key_prefix is not None:
-            prefix = KEYED + wanted.key_prefix.encode("utf-8", "surrogatepass")
+        elif (begins := wanted.key if wanted.key is not None else wanted.key_prefix) is not None:
+            prefix = KEYED + begins.encode("utf-8", "surrogatepass") + (b"" if wanted.key is None else b"\0")
             keys = [key for key, _ in islice(self._rows.scan(prefix, after(prefix)), MOST_KEYS + 1)]
             if len(keys) > MOST_KEYS:
                 return None
@@ -334,7 +336,8 @@ class JobList:
             return None
         found = unpack(id_, row, self._words)
         shown = found.story().shown
-        if shown is None and (wanted.labels or wanted.key_prefix is not None or wanted.handler):
+        keyed = wanted.key is not None or wanted.key_prefix is not None
+        if shown is None and (wanted.labels or keyed or wanted.handler):
             return None
         if shown is not None and not _run_matches(wanted, shown, id_):
             return None
@@ -366,6 +369,7 @@ def _run_matches(wanted: JobsWanted, run: Run, id_: str) -> bool:
         and wanted.queue in (None, run.queue)
         and (wanted.queues is None or run.queue in wanted.queues)
         and wanted.labels.items() <= run.labels.items()
+        and wanted.key in (None, run.key)
         and (wanted.key_prefix is None or (run.key is not None and run.key.startswith(wanted.key_prefix)))
         and (text is None or text in id_ or text in run.handler or text in (run.key or ""))
     )

@@ -41,6 +41,7 @@ class JobsWanted:
     queues: frozenset[str] | None = None
     schedule: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
     key_prefix: str | None = None
     due_from: int | None = None
     due_to: int | None = None

@@ -55,7 +55,7 @@ DESCRIPTION = """\
 Jobs, schedules and what became of them, for services in any language. [docs/api.md] has the whole story.
 
 - **Who asks**: `Authorization: Bearer <token>`; a server without tokens serves this machine alone.
-- **Errors** are RFC 9457 problems; `errors` names each wrong field. Unknown fields are refused.
+- **Errors** are RFC 9457 problems; `errors` names the field that is wrong. Unknown fields are refused.
 - **Read your writes**: a change answers `Dueline-Position`; a read that sends it back waits until it can be seen. On
   one server that happens by itself.
 - **Numbers** in payloads keep every digit; tokens of runs are decimal text.

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
 from pipeline.ports import Events
 from pipeline.readmodel.questions import Position
+from pipeline.readmodel.tale import schedule_of
 from pipeline.server.access import (
     CSRF_HEADER,
     SESSION_COOKIE,
@@ -180,6 +181,8 @@ class Serving:
         writer = call.who.identity
         if name is not None:
             awaited += recent.of_name(name)
+            if (schedule := schedule_of(name)) is not None:  # whose change is one of its occurrences too
+                awaited += recent.of_name(schedule)
         elif many:
             awaited += recent.of_writer(writer)
         freshness = questions.freshness()

@@ -111,6 +111,7 @@ _FILTER = {
         queue=TEXT,
         schedule=TEXT,
         labels=PAIRS,
+        key=TEXT,
         key_prefix=TEXT,
         due_from=INSTANT,
         due_to=INSTANT,

@@ -173,7 +173,7 @@ ENDPOINTS = (
         description=f"With `Accept: {MEDIA_TYPE}` a stream of server-sent events, from `Last-Event-ID` (or `after`) on,"
         " else from the last ones on. Otherwise a page of them as JSON.",
         query=(
-            Param(name="after", meaning="Id of the last event that is known."),
+            Param(name="after", meaning="Id of the last event that is known, or `now`: only what comes."),
             Whole(name="limit", meaning="Of a page.", low=1, high=500, default=50),
         ),
         answers={200: ("EventPage", "Events, the oldest first.")},

@@ -21,6 +21,7 @@ LOOK_S = 0.5
 ALIVE_S = 15.0
 """So often something is sent, so that neither a proxy nor we take the other for dead."""
 PAGE = 500
+NOW = "now"
 CURSOR_LIMIT = 512
 _ANEW = {
     "kind": "anew",
@@ -50,6 +51,8 @@ async def events(call: Call) -> Answer | Response:
     if after is not None and (len(after) > CURSOR_LIMIT or not after.isprintable()):
         raise InvalidInput("Last-Event-ID", "is none of ours")
     ask = partial(call.ask, call.services.questions.events)
+    if after == NOW:  # what there is already is left out
+        after = (await ask(None, 1)).cursor
     if call.request.method == "HEAD" or MEDIA_TYPE not in call.request.headers.get("accept", ""):
         page = await ask(after, call.query.get("limit", 50))
         return Answer({"items": list(page.rows), "cursor": page.cursor})

@@ -23,6 +23,7 @@ _NAMED = re.compile(r"([a-z_]{2,})(>=|<=|:|>|<)(.*)", re.DOTALL)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?", re.ASCII)
 _WORD = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^\s"])+', re.DOTALL)
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"', re.DOTALL)
 _PLAIN = re.compile(r'[^\s"]+')
 _DAY_MS = 86_400_000
 
@@ -58,6 +59,7 @@ def parse(text: str, *, now: int) -> JobsWanted:
         queue=own.get("queue"),
         schedule=own.get("schedule"),
         labels=found.labels,
+        key=own.get("key"),
         key_prefix=own.get("key_prefix"),
         due_from=found.due_from,
         due_to=found.due_to,
@@ -79,7 +81,8 @@ def written(wanted: JobsWanted) -> str:
         if value is not None
     ]
     words += [f"label:{quoted(f'{name}={value}')}" for name, value in sorted(wanted.labels.items())]
-    words += [f"key:{quoted(wanted.key_prefix)}*"] if wanted.key_prefix is not None else []
+    words += [f"key:{_unstarred(wanted.key)}"] if wanted.key is not None else []
+    words += [f"key:{_unstarred(wanted.key_prefix)}*"] if wanted.key_prefix is not None else []
     words += [f"due>={format_instant(wanted.due_from)}"] if wanted.due_from is not None else []
     words += [f"due<{format_instant(wanted.due_to)}"] if wanted.due_to is not None else []
     words += [quoted(wanted.text)] if wanted.text is not None else []
@@ -90,7 +93,11 @@ def written(wanted: JobsWanted) -> str:
 def quoted(value: str) -> str:
     """A value as a search has it."""
     plain = _PLAIN.fullmatch(value) and not _NAMED.fullmatch(value)
-    return value if plain else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return value if plain else _in_quotes(value)
+
+
+def _in_quotes(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # -- words -----------------------------------------------------------------------------------------------------
@@ -135,7 +142,7 @@ def _read(word: str, found: _Found, now: int) -> None:
         case "due":
             found.narrow(*_due(sign, value, word, now))
         case "key":
-            _once("key_prefix", _prefix(value, word), word, found)
+            _key(named[3], word, found)
         case "order" if value not in ORDERS:
             raise InvalidInput(FIELD, f"{_shown(word)}: the order is {' or '.join(ORDERS)}")
         case _:
@@ -148,7 +155,7 @@ _MEANINGS: Mapping[str, str] = {
     "queue": "queue:default",
     "schedule": "schedule:daily-report",
     "label": "label:tenant=acme",
-    "key": "what a key begins with: key:invoice_*",
+    "key": "key:invoice_42, or what it begins with: key:invoice_*",
     "due": "due>2026-09-01, due<=2026-09-01T12:30Z, due>-2h, due:2026-09-01",
     "order": "order:-due, the latest first",
 }
@@ -156,7 +163,7 @@ _MEANINGS: Mapping[str, str] = {
 
 def _once(name: str, value: str, word: str, found: _Found) -> None:
     if name in found.texts:
-        what = "one word that stands alone" if name == "text" else f"one {name.removesuffix('_prefix')}"
+        what = "one word that stands alone" if name == "text" else f"one {name}"
         raise InvalidInput(FIELD, f"{_shown(word)}: a search has {what} at most")
     found.texts[name] = value
 
@@ -175,11 +182,19 @@ def _label(value: str, word: str, found: _Found) -> None:
     found.labels[name] = of
 
 
-def _prefix(value: str, word: str) -> str:
-    begin = value.removesuffix("*")
-    if "*" in begin:
+def _key(written: str, word: str, found: _Found) -> None:
+    """All of it, or with a star behind it how it begins; a star in quotes is part of it."""
+    begin = written.removesuffix("*")
+    if "*" in re.sub(_QUOTED, "", begin):
         raise InvalidInput(FIELD, f"{_shown(word)}: a key is looked for by its beginning, so * ends it")
-    return begin
+    if {"key", "key_prefix"} & found.texts.keys():
+        raise InvalidInput(FIELD, f"{_shown(word)}: a search has one key at most")
+    found.texts["key" if begin == written else "key_prefix"] = _value(begin)
+
+
+def _unstarred(value: str) -> str:
+    """With every star in quotes."""
+    return _in_quotes(value) if "*" in value else quoted(value)
 
 
 def _due(sign: str, value: str, word: str, now: int) -> tuple[int | None, int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -44,9 +45,12 @@ def test_nothing_is_everything() -> None:
         ("label:tenant=acme label:x=", JobsWanted(labels={"tenant": "acme", "x": ""})),
         ('label:"a b=c d"', JobsWanted(labels={"a b": "c d"})),
         ("label:a=b=c", JobsWanted(labels={"a": "b=c"})),
-        ("key:invoice_", JobsWanted(key_prefix="invoice_")),
-        ('key:"invoice 5*"', JobsWanted(key_prefix="invoice 5")),
-        (r'key:"a\"b\\c"', JobsWanted(key_prefix=r"a\b".replace("\\", '"') + "\\c")),
+        ("key:invoice_", JobsWanted(key="invoice_")),
+        ("key:*", JobsWanted(key_prefix="")),
+        ('key:"a*"', JobsWanted(key="a*")),
+        ('key:"a*"*', JobsWanted(key_prefix="a*")),
+        ('key:"invoice 5"*', JobsWanted(key_prefix="invoice 5")),
+        (r'key:"a\"b\\c"', JobsWanted(key=r"a\b".replace("\\", '"') + "\\c")),
         ("invoice", JobsWanted(text="invoice")),
         ('"status:dead"', JobsWanted(text="status:dead")),
         ('"two words"', JobsWanted(text="two words")),
@@ -80,6 +84,7 @@ def test_words(text: str, meant: JobsWanted) -> None:
         ("handler>x", "handler>x: only due can be compared; write handler:"),
         ("handler:a handler:b", "handler:b: a search has one handler at most"),
         ("key:a key:b", "key:b: a search has one key at most"),
+        ("key:a key:b*", "key:b*: a search has one key at most"),
         ("one two", "two: a search has one word that stands alone at most"),
         ("label:x", "label:x: a label is label:name=value"),
         ("label:=x", "label:=x: a label is label:name=value"),
@@ -120,14 +125,15 @@ instants = st.integers(946_684_800_000, 4_000_000_000_000)
         queue=st.none() | values,
         schedule=st.none() | values,
         labels=st.dictionaries(values.filter(lambda name: "=" not in name), st.text(max_size=20), max_size=3),
-        key_prefix=st.none() | values.filter(lambda key: "*" not in key),
         due_from=st.none() | instants,
         due_to=st.none() | instants,
         text=st.none() | values,
         order=st.sampled_from(("due", "-due")),
-    )
+    ),
+    st.fixed_dictionaries({}, optional={"key": values}) | st.fixed_dictionaries({"key_prefix": values}),
 )
-def test_what_is_written_is_read_back(some: JobsWanted) -> None:
+def test_what_is_written_is_read_back(some: JobsWanted, keyed: dict[str, str]) -> None:
+    some = replace(some, **keyed)
     text = written(some)
     if len(text) <= 1_000:
         assert parse(text, now=NOW) == some

@@ -102,6 +102,17 @@ def test_a_list_begins_at_the_first_that_is_there(store: Any, settled: Settled) 
     assert ids(model, due_from=1 << 70) == ids(model, due_to=-5) == []
 
 
+@pytest.mark.parametrize("most", [0, 100], ids=["scanned", "looked-up"])
+def test_a_key_is_all_of_it_and_a_prefix_how_it_begins(
+    town: tuple[ReadModel, dict[str, str]], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    model, named = town
+    monkeypatch.setattr(lists, "MOST_KEYS", most)
+    assert ids(model, key="invoice_1") == [named["invoice_1"]]
+    assert ids(model, key="invoice_") == []
+    assert model.count(JobsWanted(key="invoice_2")) == (1, False)
+
+
 def test_keys_that_are_too_many_to_be_sorted(
     town: tuple[ReadModel, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,6 +237,18 @@ def test_a_purge_ends_what_was_counted_and_no_more(served: Any, store: Any) -> N
         served.run(purge(LOCAL, "default", counted={**counted, "waiting": 0}))
 
 
+def test_events_from_now_on_leave_out_what_there_was(served: Any, eventually: Any) -> None:
+    assert served.get("/events?after=now").json()["items"] == [], "nothing was ever told"
+    served.post("/jobs", IN_AN_HOUR)
+    eventually(lambda: served.get("/events").json()["items"])
+    begun = served.get("/events?after=now").json()
+    assert begun["items"] == []
+    late = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    path = f"/events?after={begun['cursor']}"
+    eventually(lambda: served.get(path).json()["items"])
+    assert [late in json.dumps(item) for item in served.get(path).json()["items"]] == [True]
+
+
 def test_events_are_a_page_or_a_stream_that_goes_on(served: Any, eventually: Any) -> None:
     served.post("/jobs", IN_AN_HOUR)
     eventually(lambda: served.get("/events").json()["items"])

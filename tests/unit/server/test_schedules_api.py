@@ -13,7 +13,8 @@ from pipeline.commands.schedules import NOTE_LIMIT
 from pipeline.core.keys import schedule_key
 from pipeline.core.schedule import Schedule, ScheduleSpec
 from pipeline.ports import Put
-from pipeline.server import schedule_changes
+from pipeline.readmodel.questions import Position
+from pipeline.server import recent, schedule_changes
 
 DAILY = {"id": "daily", "handler": "report", "cron": "0 10 * * *", "tz": "Europe/Berlin"}
 
@@ -279,3 +280,24 @@ def test_what_a_file_would_change_is_told(served: Any, store: Any) -> None:
         ({"text": None}, "text"),
     ):
         assert field_of(served.post("/schedules/sync", {**body, **change})) == field
+
+
+def test_an_occurrence_is_asked_for_behind_what_its_schedule_was_told(
+    served: Any, store: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule that was deleted a moment ago has no instant to come, whoever asks for it by its id."""
+    stored(store, next_nominal=store.clock.now() + 60_000)
+    known(served, eventually)
+    id_ = f"s:daily:7:g::{store.clock.now() + 60_000}"
+    eventually(lambda: served.get(f"/jobs/{id_}").status_code == 200)
+    assert "dueline-stale" not in served.get(f"/jobs/{id_}").headers
+    monkeypatch.setattr(recent, "WAIT_MS", 50)
+    home = store.layout.home_of_name("daily")
+    unheard = Position(store.names.jobs, home, 1 << 40)
+
+    async def note() -> None:
+        served.services.recent.note("local", [unheard], "daily")
+
+    served.run(note())
+    assert served.get(f"/jobs/{id_}").headers["dueline-stale"] == "true"
+    assert "dueline-stale" not in served.get("/jobs/s:other:7:g::1").headers
