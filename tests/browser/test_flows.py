@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser.conftest import Open
+from browser.conftest import NARROW, Open
 from browser.made import letters
 from browser.serve import Served
 from playwright.sync_api import Locator, Page, expect
@@ -80,10 +80,16 @@ def test_a_form_names_the_field_that_is_wrong(served: Served, open_page: Open) -
     expect(error).to_have_count(0)
     page.get_by_label("Zone").fill("Mars/Base")
     expect(page.locator(".field", has_text="Zone").locator(".error")).to_contain_text("Mars/Base")
-    page.get_by_label("Zone").fill("")
+    page.get_by_label("Cron expression").fill("61 * * * *")
     page.get_by_label("Payload").fill("[1]")
-    press(page, "Create")
+    page.get_by_label("Attempts at most").fill("many")
+    expect(page.locator(".field .error")).to_have_count(4)
     expect(page.locator(".field", has_text="Payload").locator(".error")).to_contain_text("must be an object")
+    page.get_by_label("Zone").fill("")
+    expect(page.locator(".field .error")).to_have_count(3)
+    press(page, "Create")
+    expect(page.locator(".field .error")).to_have_count(5)
+    expect(page.get_by_text("Look at Id, Cron expression, Handler, Payload, Attempts")).to_be_visible()
     assert served.store.done == []
 
 
@@ -104,17 +110,46 @@ def test_what_was_typed_last_counts_however_fast_a_button_follows(open_page: Ope
     expect(page.locator(".field", has_text="Payload").locator(".error")).to_contain_text("must be an object")
 
 
+FOLDED = """(area) => {
+  area.value = "tenant";
+  area.dispatchEvent(new Event("input"));
+  area.closest("details").open = false;
+}"""
+
+
 def test_edit_a_schedule_sends_what_was_changed(served: Served, open_page: Open) -> None:
     page = open_page("schedule/edit?id=daily-report", live=False)
     page.get_by_label("Cron expression").fill("0 3 * * *")
     expect(page.locator(".preview li").first).to_contain_text("03:00:00")
+    page.set_viewport_size(NARROW)
+    parts = page.get_by_role("heading", level=2)
+    expect(parts).to_have_text(["When", "Preview", "What"])
+    tops: list[float] = parts.evaluate_all("all => all.map((each) => each.getBoundingClientRect().top)")
+    assert tops == sorted(set(tops))
+    more = page.locator("details")
+    expect(more.get_by_label("Labels")).not_to_be_visible()
+    more.locator("summary").press("Enter")
+    assert not Axe().run(page, "details").response["violations"]
+    more.get_by_label("Labels").evaluate(FOLDED)
+    expect(more.locator(".error")).to_contain_text("'tenant' is not name=value")
+    expect(more.locator(".error")).to_be_visible()
+    more.get_by_label("Labels").fill("tenant=acme\nteam=tax")
+    more.get_by_label("Leave out").fill("holidays=2030-12-24..2031-01-01")
+    page.get_by_label("Of those missed").select_option("all")
+    page.get_by_label("Missed ones fired at most").fill("20")
     press(page, "Save changes")
     page.wait_for_url("**/console/schedule?id=daily-report")
     ((name, given),) = served.store.done
     assert (name, given["etag"]) == ("update_schedule", "e0")
-    assert {"cron": "0 3 * * *"}.items() <= given["options"].items()
-    assert "handler" not in given["options"]
-    assert "payload" not in given["options"]
+    assert given["options"] == {
+        "cron": "0 3 * * *",
+        "labels": {"tenant": "acme", "team": "tax"},
+        "exclude": {"holidays": ["2030-12-24..2031-01-01"]},
+        "misfire": "all(20)",
+    }
+    page.goto(f"{served.url}/console/schedule/edit?id=daily-report")
+    expect(more.get_by_label("Labels")).to_have_value("tenant=acme\nteam=tax")
+    expect(more.get_by_label("Labels")).to_be_visible()
 
 
 def test_pause_with_a_note_and_resume(served: Served, open_page: Open) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,19 +16,27 @@ from pipeline.server.console.names import known_names
 from pipeline.server.console.parts.basic import Tag, banner, block, button, empty, link
 from pipeline.server.console.parts.field import Field
 from pipeline.server.console.parts.preview import Preview
-from pipeline.server.console.payload import object_of
+from pipeline.server.console.schedule_fields import (
+    ENTRIES,
+    ID,
+    MORE,
+    TIMING,
+    WHAT,
+    WHEN,
+    Entry,
+    Problems,
+    Texts,
+    Values,
+    changed,
+    read,
+    written,
+)
 from pipeline.server.console.visit import Visit, problem_of, told
 from pipeline.server.console.words import clean
 from pipeline.server.schedule_changes import Stale
 
 View = dict[str, Any]
 TYPED_MS = 250
-NOTHING: tuple[object, ...] = ("", "0ms", {})
-MISFIRES = (("latest", "fire the latest"), ("none", "fire none"))
-OVERLAPS = (
-    ("skip", "skip the next one"), ("buffer_one", "let one wait"), ("cancel_other", "stop the one that runs"),
-    ("allow", "run both"),
-)  # fmt: skip
 
 
 async def schedule_form(visit: Visit) -> None:
@@ -50,185 +58,157 @@ async def schedule_form(visit: Visit) -> None:
     form = _Form(visit, view, time.time_ns() // 1_000_000, await known_names(visit))
     with frame.body:
         form.draw()
-    await form.preview()
+    await form.check()
 
 
 class _Form:
     def __init__(self, visit: Visit, view: View | None, now: int, names: Mapping[str, Sequence[str]]) -> None:
         """`names`: handlers and queues to choose from; others may be typed."""
-        self._visit, self._view, self._now, self._names = visit, view, now, names
+        self._visit, self._view, self._now = visit, view, now
+        self._names = {**names, "tz": sorted(zone_names())}
         self._spec: View = {} if view is None else dict(view["spec"])
+        self._before = written(self._spec)
         self._fields: dict[str, Field] = {}
+        self._asked = 0
+        self._tried = False
 
     def draw(self) -> None:
         source = str(self._spec.get("source", ""))
         if source.startswith(("app:", "file:")):
             banner("Its source keeps it.", f"The next sync of {source} changes it back.", "warn")
         with Tag("div", classes="cols wide-left form"):
+            _, body, _ = block("When")
+            with body:
+                self._draw(WHEN if self._view else {"id": ID, **WHEN})
+            _, body, _ = block("Preview")
+            with body:
+                self._preview = Preview(self._visit, now=self._now)
             with Tag("div", classes="stack"):
-                self._draw_when()
                 self._draw_what()
                 self._problem = Tag("div")
                 with Tag("div", classes="row"):
                     button("Save changes" if self._view else "Create", self._save, kind="main")
                     back = links.schedule(self._spec["id"]) if self._view else links.to("crontab")
                     link("Leave it", back, "btn")
-            _, body, _ = block("Preview")
-            with body:
-                self._preview = Preview(self._visit, now=self._now)
-
-    def _draw_when(self) -> None:
-        _, body, _ = block("When")
-        with body, Tag("div", classes="fields"):
-            if self._view is None:
-                hint = "Lower case, digits, . _ -; it cannot be changed"
-                self._add("id", "Id", kind="mono", hint=hint, autofocus=True)
-            self._add(
-                "cron", "Cron expression", kind="mono", hint="Five fields, six with seconds first, or @daily"
-            )
-            self._add("every", "Or every", kind="mono", hint="Instead of an expression, such as 90s or 2h")
-            self._add("tz", "Zone", hint="IANA name; empty is UTC", suggestions=sorted(zone_names()))
-            gaps = (("run_after", "run it right after"), ("skip", "skip it"))
-            self._add("dst_gap", "What the clock skips", kind="select", options=gaps)
-            twice = (("first", "the first pass only"), ("both", "both passes"))
-            self._add("dst_overlap", "An hour that comes twice", kind="select", options=twice)
-            self._add("jitter", "Jitter", hint="Put each off by up to so long, such as 30s")
-            self._add("start", "Start", kind="mono", hint="No occurrence before; RFC 3339")
-            self._add("end", "End", kind="mono", hint="None at or after; RFC 3339")
 
     def _draw_what(self) -> None:
         _, body, _ = block("What")
-        with body, Tag("div", classes="fields"):
-            handlers, queues = (self._names.get(name, ()) for name in ("handler", "queue"))
-            self._add("handler", "Handler", kind="mono", hint="Such as report.daily", suggestions=handlers)
-            self._add("queue", "Queue", kind="mono", hint="Empty is the default", suggestions=queues)
-            payload = (
-                json.dumps(self._spec["payload"], indent=2, ensure_ascii=False)
-                if self._spec.get("payload")
-                else ""
-            )
-            with Tag("div", classes="all"):
-                self._add(
-                    "payload",
-                    "Payload",
-                    kind="area",
-                    value=payload,
-                    hint="A JSON object, handed to the handler",
+        with body:
+            self._draw(WHAT)
+            nothing = written({})
+            is_set = any(self._before[name] != nothing[name] for name in MORE)
+            with Tag("details", open=is_set or None):
+                Tag("summary", "More: what is left out, limits, catching up, groups, labels")
+                self._draw(MORE)
+
+    def _draw(self, entries: Mapping[str, Entry]) -> None:
+        with Tag("div", classes="fields"):
+            for name, entry in entries.items():
+                field = self._fields[name] = Field(
+                    entry.label,
+                    kind=entry.kind,
+                    value=self._before[name],
+                    hint=entry.hint,
+                    placeholder=entry.example,
+                    options=entry.options,
+                    suggestions=self._names.get(name, ()),
+                    slow=0 if entry.options else TYPED_MS,
+                    changed=self.check,
+                    autofocus=name == "id",
                 )
-            self._add(
-                "misfire",
-                "Of those missed",
-                kind="select",
-                options=_with(MISFIRES, self._spec.get("misfire")),
-            )
-            self._add(
-                "overlap", "While one runs", kind="select", options=_with(OVERLAPS, self._spec.get("overlap"))
-            )
-            self._add("max_attempts", "Attempts at most", hint="Empty: the handler's own")
-            self._add("timeout", "Time-out of an attempt", hint="Empty: the handler's own; such as 30s")
-            with Tag("div", classes="all"):
-                self._add("note", "Note", hint="For whoever looks at it")
-
-    def _add(self, name: str, label: str, *, kind: str = "text", **more: Any) -> None:
-        given = self._before(name)
-        options = more.get("options")
-        value = more.pop("value", None) or str(
-            given if given is not None else options[0][0] if options else ""
-        )
-        slow = 0 if kind == "select" else TYPED_MS
-        self._fields[name] = Field(label, kind=kind, value=value, slow=slow, changed=self._changed, **more)
-
-    async def _changed(self) -> None:
-        await self.preview()
+                if entry.wide:
+                    field.classes("all")
 
     # -- what stands in it -----------------------------------------------------------------------------------------
 
-    def _options(self) -> View:
-        """By the names of docs/schedules.md; None: its default. InvalidInput naming the field."""
-        options: View = {
-            name: each.text or None for name, each in self._fields.items() if name not in ("id", "payload")
-        }
-        attempts = options["max_attempts"]
-        if attempts is not None:
-            if not attempts.isdecimal() or len(attempts) > 9:
-                raise InvalidInput("max_attempts", f"{attempts!r:.40} is no whole number")
-            options["max_attempts"] = int(attempts)
-        payload = self._fields["payload"].text
-        options["payload"] = (object_of(payload) or None) if payload else None
-        return options
+    def _texts(self) -> dict[str, str]:
+        return {name: field.text for name, field in self._fields.items()}
 
-    def _timing(self) -> View:
-        names = ("cron", "every", "tz", "dst_gap", "dst_overlap", "jitter", "start", "end")
-        given = {name: self._fields[name].text for name in names}
-        kept: View = {name: self._spec[name] for name in ("exclude", "phase", "after") if name in self._spec}
-        own = kept | {name: value for name, value in given.items() if value}
-        named = self._fields["id"].text if "id" in self._fields else self._spec["id"]
-        return own | ({"id": named} if named else {})
+    async def check(self) -> tuple[Values, Problems]:
+        """Show what the fields mean, and all that is wrong with them."""
+        self._asked += 1
+        mine = self._asked
+        values, problems = await asyncio.to_thread(read, self._texts(), whole=self._tried)
+        if mine == self._asked:
+            problems = await self._meant(values, problems) | problems
+        if mine == self._asked:
+            self._blame(problems)
+        return values, problems
 
-    async def preview(self) -> None:
-        for each in self._fields.values():
-            each.blame("")
-        timing = self._timing()
-        if "cron" in timing or "every" in timing:
-            self._blame(await self._preview.show(timing))
+    def _blame(self, problems: Problems) -> None:
+        for name, field in self._fields.items():
+            field.blame(problems.get(name, ""))
 
-    def _blame(self, error: DuelineError | None) -> bool:
-        """Whether a field of this page is to blame."""
-        if not isinstance(error, InvalidInput):
-            return False
-        field = self._fields.get(error.field.partition(".")[0])
-        if field is not None:
-            field.blame(error.problem)
-        return field is not None
+    async def _meant(self, values: Values, problems: Problems) -> Problems:
+        """Draw the preview; what is wrong with fields that are well each alone."""
+        timing = {name: values[name] for name in TIMING if values.get(name) is not None}
+        if problems.keys() & TIMING or not timing.keys() & {"cron", "every"}:
+            self._preview.clear()
+            return {}
+        named = values.get("id") or self._spec.get("id")
+        error = await self._preview.show(timing | ({"id": named} if named else {}))
+        match error:
+            case InvalidInput(field="after") if "every" in timing:
+                self._preview.clear("It counts from the end of each run: its instants are not known before.")
+                return {}
+            case InvalidInput():
+                return _blamed(error)
+            case _:
+                return {}
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
     async def _save(self) -> None:
         self._problem.clear()
-        for each in self._fields.values():
-            each.blame("")
+        self._tried = True
+        now = self._texts()
+        values, problems = await self.check()
+        if problems:
+            self._say(_told(problems))
+            return
         try:
-            outcome, schedule_id = await self._stored(self._options())
+            outcome, schedule_id = await self._stored(now, values)
         except Stale as error:
             self._say(problem_of(error))
             with self._problem:
                 link("Open it as it is now", links.to("schedule/edit", id=self._spec["id"]))
-            return
+        except InvalidInput as error:
+            self._blame(_blamed(error))
+            self._say(_told(_blamed(error)))
         except DuelineError as error:
-            if not self._blame(error):
-                self._say(problem_of(error))
-            return
-        if outcome in ("created", "accepted", "updated"):
-            self._visit.go(links.schedule(schedule_id))
+            self._say(problem_of(error))
         else:
-            self._say(told(outcome))
+            if outcome in ("created", "accepted", "updated"):
+                self._visit.go(links.schedule(schedule_id))
+            else:
+                self._say(told(outcome))
 
-    async def _stored(self, options: Mapping[str, Any]) -> tuple[str, str]:
+    async def _stored(self, now: Texts, values: Values) -> tuple[str, str]:
         visit, actions = self._visit, self._visit.actions
         who = await visit.ask(lambda who: who)
         if self._view is None:
-            schedule_id = self._fields["id"].text
-            given = {name: value for name, value in options.items() if value is not None}
+            schedule_id = str(values["id"])
+            given = {name: value for name, value in values.items() if value is not None and name != "id"}
             done = await actions.create_schedule(who, schedule_id, given)
         else:
             schedule_id = self._spec["id"]
-            changed = {name: value for name, value in options.items() if value != self._before(name)}
-            done = await actions.update_schedule(who, schedule_id, changed, etag=self._view.get("etag"))
+            given = changed(self._before, now, values)
+            done = await actions.update_schedule(who, schedule_id, given, etag=self._view.get("etag"))
         for position in done.positions:
             await visit.ask(lambda _, position=position: visit.questions.wait_for(position, 2_000))  # type: ignore[misc]
         return str(done.view["outcome"]), schedule_id
-
-    def _before(self, name: str) -> Any:
-        """None where it is nothing, which a length has as 0ms."""
-        given = self._spec.get(name)
-        return None if given in NOTHING else given
 
     def _say(self, text: str) -> None:
         with self._problem:
             banner("It was not saved.", clean(text, 300), "bad")
 
 
-def _with(options: tuple[tuple[str, str], ...], given: object) -> tuple[tuple[str, str], ...]:
-    """With what it has now, such as `all(20)`, if that is none of the common ones."""
-    known = {value for value, _ in options}
-    return options if not isinstance(given, str) or given in known else (*options, (given, given))
+def _blamed(error: InvalidInput) -> Problems:
+    return {error.field.partition(".")[0]: error.problem}
+
+
+def _told(problems: Problems) -> str:
+    """Which fields to look at, since they may be far up; what is not about a field is told itself."""
+    named = [ENTRIES[name].label for name in ENTRIES if name in problems]
+    others = [f"{name}: {problem}" for name, problem in problems.items() if name not in ENTRIES]
+    return "; ".join([*([f"Look at {', '.join(named)}"] if named else []), *others])

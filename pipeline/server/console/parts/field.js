@@ -9,14 +9,19 @@ export default {
   },
   emits: ["input"],
   data() { return { own: this.value, id: `f${++made}`, timer: null }; },
-  watch: { value(now) { this.own = now; } },
+  watch: { value(now) { this.own = now; }, error(now) { if (now) this.reveal(); } },
   mounted() {
     if (this.autofocus) this.$refs.input.focus();
     const kept = this.$el.closest("dialog") ? undefined : window.dueline?.typedBefore(this.label);
-    if (kept !== undefined && kept !== this.own) this.typed(kept);
+    if (kept !== undefined && kept !== this.own) { this.reveal(); this.typed(kept); }
   },
   beforeUnmount() { clearTimeout(this.timer); },
   methods: {
+    // What is wrong, or was typed, is not left in a part that is folded up.
+    reveal() {
+      const around = this.$el.closest("details");
+      if (around) around.open = true;
+    },
     typed(value) {
       this.own = value;
       clearTimeout(this.timer);

@@ -40,12 +40,17 @@ class Preview:
             around = await self._nights(options, str(view["tz"]))
         except DuelineError as error:
             if mine == self._asked:
-                self._body.clear()
-                self._words.say("")
+                self.clear()
             return error
         if mine == self._asked and not self._visit.client.is_deleted:
             self._draw(view, around)
         return None
+
+    def clear(self, words: str = "") -> None:
+        """Nothing but these words."""
+        self._asked += 1
+        self._body.clear()
+        self._words.say(words)
 
     async def _nights(self, options: Mapping[str, Any], tz: str) -> list[tuple[str, list[View]]]:
         shown = []
