@@ -33,9 +33,6 @@ TOTALS, FORMAT = b"T", b"F"
 STATUSES = tuple(JobStatus)
 CODES = {status: code for code, status in enumerate(STATUSES, 1)}
 """0: nothing is known but an ack."""
-ENDED_CODES = frozenset(
-    CODES[JobStatus(name)] for name in ("succeeded", "dead", "cancelled", "stopped", "skipped")
-)
 LATE = 1
 """Flag: its first run was appended late."""
 LATE_MS = 5_000
