@@ -15,7 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from pipeline.dev import broker as embedding
 from pipeline.dev.broker import EmbeddedBroker
+
+# On a machine that does much else the start of a broker takes what it takes: all tests of a process stand on it.
+embedding.READY_TIMEOUT_S = embedding.FORMAT_TIMEOUT_S = 150.0
 
 # No example has a deadline: a busy machine is slow, not wrong. What CI finds must not depend on chance; developers'
 # machines look for new examples.
@@ -29,6 +33,8 @@ settings.load_profile("dueline")
 
 BROKER_START_S = 300
 """For the first test on the broker in each process: on a machine with an empty cache it is fetched first."""
+BROKER_TEST_S = 120
+"""For a test on the broker that says nothing else: it waits for others, who are slow where much else goes on."""
 STARTED = pytest.StashKey[bool]()
 
 
@@ -39,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker("broker")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(BROKER_TEST_S))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -128,9 +136,9 @@ def prefix() -> str:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Waits for a condition: `eventually(lambda: …, timeout=10.0)` fails if it does not come true."""
+    """Waits for a condition: `eventually(lambda: …, timeout=30.0)` fails if it does not come true."""
 
-    def wait(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    def wait(condition: Callable[[], object], timeout: float = 30.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout} s"

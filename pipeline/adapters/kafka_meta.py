@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -31,6 +31,8 @@ FORGOTTEN_S = 86_400.0
 WRITER_KEY = b"writer"
 """Tombstones by which a writer knows that it has read all that any writer before it can have written."""
 _NONCE = "nonce"
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
+"""Between two tries of a writer that another has overtaken."""
 # By name, as librdkafka spells them; a leading _ marks the client's own.
 _FORBIDDEN = frozenset(
     {
@@ -149,7 +151,8 @@ class MetaTopic:
         return self.write(decide)
 
     def write(self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]]) -> T:
-        """Append what `decide` makes of what stands here, and answer what it answers.
+        """Append what `decide` makes of what stands here, and answer what it answers, once everybody can read it
+        (or after the time-out, if another's open transaction hides it).
 
         Writers exclude each other: one transactional.id, so each fences those before it (KIP-98), and each
         first reads back a record of its own, so it has seen all that they committed. Raises what `decide`
@@ -157,7 +160,7 @@ class MetaTopic:
         twice, and for what was not `decide` is asked again.
         """
         tried: dict[bytes, T] = {}
-        deadline = time.monotonic() + self._timeout_s
+        deadline, longest = time.monotonic() + self._timeout_s, LEAST_PAUSE_S
         while True:
             try:
                 return self._write_once(decide, tried)
@@ -167,7 +170,9 @@ class MetaTopic:
                     raise translated(
                         error, f"writing {self._topic}", self._config["bootstrap.servers"]
                     ) from error
-                time.sleep(random.uniform(0.05, 0.25))
+                # Longer each time: else writers whose writes take longer than that overtake each other for ever.
+                longest = min(2 * longest, MOST_PAUSE_S)
+                time.sleep(random.uniform(LEAST_PAUSE_S, longest))
 
     def _write_once(
         self, decide: Callable[[Meta], tuple[Mapping[bytes, bytes | None], T]], tried: dict[bytes, T]
@@ -183,15 +188,17 @@ class MetaTopic:
                 }
             )
         producer.init_transactions(self._timeout_s)
-        nonce = uuid.uuid4().bytes
-        self._commit(producer, {WRITER_KEY: None}, nonce)
-        found, made = self._read(nonce)
+        mark, nonce = uuid.uuid4().bytes, uuid.uuid4().bytes
+        self._commit(producer, {WRITER_KEY: None}, mark)
+        found, made = self._read(mark)
         for earlier in made & tried.keys():
             return tried[earlier]
         puts, answer = decide(found)
         if puts:
             tried[nonce] = answer
             self._commit(producer, puts, nonce)
+            with suppress(DuelineError):  # it is committed, whatever hides it
+                self._read(nonce)
         return answer
 
     def _commit(self, producer: Producer, puts: Mapping[bytes, bytes | None], nonce: bytes) -> None:

@@ -40,6 +40,8 @@ OFFSETS_S = 3.0
 COMMIT_S = 10.0
 """After a local time-out the only legal call would be the same commit again: the producer is replaced instead."""
 ABORT_S = 5.0
+CLOSE_S = 5.0
+"""While the broker stands still it may not return at all; what it leaves open its successor's initialisation ends."""
 RENEW_S = 5.0
 """How long a new producer may take inside a step, which the watchdog ends after 60 s: with flush and abort, or with
 the commit, far less. One that takes longer is built with all else that is built anew."""
@@ -100,6 +102,8 @@ class TransactionalProducer:
         self.hung = False
         """Whether its predecessor had to be left behind with a call that never returned."""
         self._failure: KafkaError | None = None
+        self._ended = False
+        """Whether the producer was closed, or left behind, and no other has taken its place: it must not be called."""
         self._producer = self._create()
 
     def _create(self, seconds: float = INIT_S) -> Producer:
@@ -108,6 +112,7 @@ class TransactionalProducer:
             _repeat(lambda: producer.init_transactions(seconds), time.monotonic() + seconds)
         except (Unusable, Failed, OwnerError) as error:
             raise RebuildClients(f"{self._id}: {error}") from error
+        self._ended = False
         return producer
 
     def _undelivered(self, error: KafkaError | None, message: Message) -> None:
@@ -231,17 +236,27 @@ class TransactionalProducer:
             extra={"action": "producer.hung", "transactional_id": self._id},
         )
         _left_behind.append(self._producer)
-        self.hung = True
+        self.hung = self._ended = True
         self._producer = self._create(RENEW_S)
         raise RetryStep(f"{self._id}: {reason}")
 
     def close(self) -> None:
-        """Drop what is queued and abort what is open."""
+        """Drop what is queued and abort what is open. Nothing is left to be done where a renewal has failed."""
+        if self._ended:
+            return
+        self._ended = True
         try:
             self._producer.purge()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # that a fenced producer cannot abort
-                self._producer.close()
+                in_time(self._producer.close, CLOSE_S)
+        except Hung as error:
+            log.warning(
+                "producer left behind at its end: %s",
+                error,
+                extra={"action": "producer.hung", "transactional_id": self._id},
+            )
+            _left_behind.append(self._producer)
         except CALLBACK_ERRORS as error:
             log.info("producer: %s", error, extra={"action": "producer.closed", "transactional_id": self._id})
 

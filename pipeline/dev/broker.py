@@ -134,10 +134,11 @@ class EmbeddedBroker:
         self._publish()
         return self.process
 
-    def tell_server(self, url: str, prefix: str) -> None:
-        """Whoever finds this broker shall find the server beside it."""
-        self._server = {"url": url, "prefix": prefix}
-        self._publish()
+    def tell_server(self, url: str | None, prefix: str) -> None:
+        """Whoever finds this broker shall find the server beside it; None: there is none now."""
+        self._server = None if url is None else {"url": url, "prefix": prefix}
+        if self._process is not None:
+            self._publish()
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL after STOP_TIMEOUT_S; leaves the data. Does nothing if not started."""
@@ -195,7 +196,8 @@ class EmbeddedBroker:
         assert self._archive is not None
         for attempt in range(PORT_TRIES):
             self._port = free_port(self._preferred if attempt == 0 else 0)
-            self._write_config("server.properties", self._data, self._port, free_port(0))
+            beside = free_port((self._port + 1) % 65_536)  # not any: it is to be free when it comes back, too
+            self._write_config("server.properties", self._data, self._port, beside)
             self._spawn(self._archive.run_flags())
             try:
                 self._wait_until_ready()

@@ -32,7 +32,7 @@ def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_small_bench_measures_and_leaves_nothing(
     tmp_path: Path, broker: str, eventually: Callable[..., None]
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_small_bench_measures_and_leaves_nothing(
     eventually(lambda: not [t for t in admin.list_topics(timeout=10).topics if t.startswith("bench-")])
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_server_is_measured_but_its_pages_only_where_there_is_a_browser(
     tmp_path: Path, broker: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_server_is_measured_but_its_pages_only_where_there_is_a_browser(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_an_unreachable_store_is_said_in_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, "--store", "127.0.0.1:1")
     assert done.returncode == 5

@@ -67,7 +67,7 @@ def demo() -> Iterator[Demo]:
         yield Demo(Path(directory))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_whole_night(demo: Demo) -> None:
     with demo.start("--json") as process:
         out, err = process.communicate()
@@ -94,7 +94,7 @@ def test_the_whole_night(demo: Demo) -> None:
     assert demo.left_behind() == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_an_interrupted_night_leaves_nothing(
     demo: Demo, broker: str, eventually: Callable[..., None]
 ) -> None:
@@ -118,7 +118,7 @@ def test_an_interrupted_night_leaves_nothing(
     eventually(lambda: not set(topics) & set(admin.list_topics(timeout=10).topics))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_an_unreachable_store_is_said_in_one_line(demo: Demo) -> None:
     with demo.start("--store", "127.0.0.1:1") as process:
         out, err = process.communicate()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 DUELINE = [sys.executable, "-m", "pipeline"]
 
@@ -19,7 +20,7 @@ DUELINE = [sys.executable, "-m", "pipeline"]
 def shell(tmp_path: Path) -> dict[str, str]:
     foreign = ("DUELINE_", "KAFKA_")
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return own | {"DUELINE_STATE_DIR": str(tmp_path / "state")}
+    return own | {"DUELINE_STATE_DIR": str(tmp_path / "state"), "DUELINE_SERVER_PORT": str(free_port())}
 
 
 @pytest.fixture
@@ -31,12 +32,12 @@ def dev(shell: dict[str, str]) -> Iterator[None]:
         assert any(line.startswith("dueline: ready") for line in process.stderr), "it ended"
         yield
         process.terminate()
-        process.communicate(timeout=40)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.broker
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("dev")
 def test_a_healthy_development_store_has_notes_at_most(
     shell: dict[str, str], eventually: Callable[..., None]

@@ -24,7 +24,7 @@ def other(ctx):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_handler_that_keeps_the_gil_for_thirty_seconds_costs_nobody_an_attempt(
     broker: str, prefix: str, tmp_path: Path, eventually: Eventually
 ) -> None:

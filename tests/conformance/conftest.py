@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from decided import decided
 
+from pipeline.adapters import kafka_txn
 from pipeline.adapters.kafka_append import KafkaAppender
 from pipeline.adapters.kafka_io import KafkaReader
 from pipeline.adapters.kafka_log import KafkaGroupLog
@@ -18,7 +20,7 @@ from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.core.errors import PoisonRecord
 from pipeline.ports import Appender, CommittedOffset, GroupLog, Put, Reader, Record
 
-DEADLINE_S = 12.0
+DEADLINE_S = 30.0
 SESSION_MS = 3_000
 
 
@@ -102,6 +104,9 @@ class World:
         while (found := self.values(partition, topic)) != expected:
             assert time.monotonic() < deadline, f"{found} instead of {expected}"
 
+    def decided(self, partition: int, topic: str | None = None) -> None:
+        """The markers of what was committed there have come, where they come later."""
+
     def eventually(self, condition: Callable[[], Any], *logs: GroupLog) -> list[Record]:
         """Poll the logs in turn until the condition holds; what they delivered."""
         records: list[Record] = []
@@ -124,6 +129,16 @@ class World:
         """The log, once it owns that many partitions."""
         self.eventually(lambda: self.owned(log) == partitions, log)
         return log
+
+    def shared(self, a: GroupLog, b: GroupLog) -> list[Record]:
+        """Both own half, and know it as the same generation; what they delivered meanwhile."""
+        return self.eventually(
+            lambda: (
+                self.owned(a) == self.owned(b) == 2 and a.membership().generation == b.membership().generation
+            ),
+            a,
+            b,
+        )
 
     def owned(self, log: GroupLog) -> int:
         try:
@@ -176,6 +191,12 @@ class KafkaWorld(World):
         admin = AdminClient({"bootstrap.servers": self.bootstrap})  # named: its futures end with it
         for created in admin.create_topics(new).values():
             created.result(DEADLINE_S)
+        deadline = time.monotonic() + DEADLINE_S
+        while not topics.keys() <= admin.list_topics(timeout=DEADLINE_S).topics.keys():
+            assert time.monotonic() < deadline, "the broker does not hear of what its controller made"
+
+    def decided(self, partition: int, topic: str | None = None) -> None:
+        decided(self.bootstrap, topic or self.topic, partition)
 
     def build_log(self, listener: Listener, ids: Sequence[str]) -> GroupLog:
         group = f"{self.prefix}.group"
@@ -189,17 +210,14 @@ class KafkaWorld(World):
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
-def world(request: pytest.FixtureRequest, prefix: str) -> Iterator[World]:
-    if request.param == "memory":
-        built: World = MemoryWorld(prefix)
-    else:
-        built = KafkaWorld(prefix, request.getfixturevalue("broker"))
-    yield built
-    built.close()
+def world(request: pytest.FixtureRequest) -> World:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def kafka(broker: str, prefix: str) -> Iterator[KafkaWorld]:
+def kafka(broker: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaWorld]:
+    """A slow machine's commits take over a second, which an owner must take for lost."""
+    monkeypatch.setattr(kafka_txn, "SUSPECT_S", DEADLINE_S)
     built = KafkaWorld(prefix, broker)
     yield built
     built.close()

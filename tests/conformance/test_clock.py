@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -44,20 +44,21 @@ def test_the_clock_is_never_ahead_of_the_store(world: Any, clock: Clock) -> None
         assert before <= stamp(world)
 
 
-def test_the_clock_is_behind_the_store_by_its_error_at_most(world: Any, clock: Clock) -> None:
+def test_the_clock_is_behind_the_store_by_its_error_at_most(
+    world: Any, clock: Clock, eventually: Callable[..., None]
+) -> None:
     """And by a round trip, which is a second on a machine that does much else."""
-    clock.now()
+    eventually(lambda: 0 <= clock.error() < 1_000)  # of the best probe by now
     appended = stamp(world)
-    now, error = clock.now(), clock.error()
+    error, now = clock.error(), clock.now()  # in this order: a better probe may come between them
     assert now + error >= appended
-    assert 0 <= error < 1_000
 
 
 def test_the_clock_goes_forward_only_and_on_after_it_is_closed(world: Any, clock: Clock) -> None:
     readings = [clock.now() for _ in range(1_000)]
     assert readings == sorted(readings)
     clock.close()
-    at, last = clock.monotonic(), clock.now()
+    last, at = clock.now(), clock.monotonic()
     while clock.monotonic() < at + 20:
         if hasattr(world, "clock"):
             world.clock.advance(1)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 ALL = frozenset(range(PARTITIONS))
-REST_S = 8.0
+REST_S = 30.0
 REFUSED = 3
 """So often in a row makes a refusal: the real client has some of its own, e.g. in the commit after a poisoned one."""
 Step = tuple[str, int]

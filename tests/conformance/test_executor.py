@@ -23,7 +23,7 @@ from pipeline.adapters.executors import HandlerExecutor, InlineExecutor
 from pipeline.core.handler import Stopped, TimedOut
 from pipeline.ports import Call, Done, Executor
 
-WAIT_MS = 10_000
+WAIT_MS = 30_000
 
 
 @pytest.fixture(params=["inline", "threads"])
@@ -488,9 +488,9 @@ def test_a_burst_of_short_calls_costs_less_than_in_a_pool_for_general_use() -> N
 
 
 def timed(function: Callable[[], None]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()  # of all threads: whatever else the machine does
     function()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def collect_raw(executor: Executor, count: int) -> list[Done]:

@@ -11,7 +11,7 @@ import pytest
 from pipeline.adapters.kafka_feed import KafkaFeed
 from pipeline.adapters.memory_feed import MemoryFeed
 
-DEADLINE_S = 12.0
+DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def test_partitions_are_added_and_the_others_go_on(world: Any, feed: Any) -> Non
 def test_what_a_transaction_left_open_comes_when_it_commits(world: Any, feed: Any) -> None:
     log = world.joined(world.log())
     log.commit([world.put(0, "old")], world.at(0), log.membership())
+    world.decided(0)
     follow(feed, 0)
     world.abort(log, world.put(0, "aborted"))
     log.commit([world.put(0, "answer")], world.at(0), log.membership())

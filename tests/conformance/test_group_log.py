@@ -158,8 +158,7 @@ def test_a_second_member_takes_half_and_leaves_the_rest_undisturbed(world: Any, 
     world.append(*(world.put(p, f"before{p}") for p in range(4)))
     world.collect(a, 4)
     b = world.log(two, ids=("b",))
-    delivered = world.eventually(lambda: world.owned(a) == world.owned(b) == 2, a, b)
-    assert delivered == []
+    assert world.shared(a, b) == []
     (_, revoked), (_, assigned) = one.told[1], two.told[-1]
     assert one.told == [("assigned", (0, 1, 2, 3)), ("revoked", revoked)]
     assert revoked == assigned
@@ -176,7 +175,7 @@ def test_a_second_member_takes_half_and_leaves_the_rest_undisturbed(world: Any, 
 def test_h33_a_partition_that_was_given_up_is_not_delivered_nor_started(world: Any, listener: Any) -> None:
     a = world.joined(world.log())
     b = world.log(listener({}), ids=("b",))
-    world.eventually(lambda: world.owned(a) == world.owned(b) == 2, a, b)
+    world.shared(a, b)
     gone = min(b.membership().owned)
     a.start(gone, 0)
     world.append(world.put(gone, "k"))
@@ -189,7 +188,7 @@ def test_leaving_politely_hands_over_at_once(world: Any, listener: Any) -> None:
     one, two = listener(), listener()
     a = world.joined(world.log(one))
     b = world.log(two, ids=("b",))
-    world.eventually(lambda: world.owned(a) == world.owned(b) == 2, a, b)
+    world.shared(a, b)
     told = list(one.told)
     a.close()
     world.opened.remove(a)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from decided import decided
+
 from pipeline import Dueline, codec
 from pipeline.adapters.kafka_admin import ensure_topics
 from pipeline.adapters.kafka_io import KafkaReader
@@ -25,7 +27,7 @@ class Fleet:
 
     def __init__(self, bootstrap: str, prefix: str, home: Path, app: str) -> None:
         self.settings: Settings = load_settings(
-            bootstrap_servers=bootstrap, prefix=prefix, state_dir=home / "state"
+            bootstrap_servers=bootstrap, prefix=prefix, state_dir=home / "state", store_timeout_ms=20_000
         )
         ensure_topics(self.settings)
         self.home = home
@@ -58,6 +60,16 @@ class Fleet:
     def worker(self, *arguments: str) -> subprocess.Popen[bytes]:
         return self.start("worker", "--app", "shop:app", *arguments)
 
+    def patient(self) -> dict[str, str]:
+        """The environment of a process whose transactions stay open for up to a minute and not ten seconds, within
+        which a busy machine may not come to anything. No user can set that."""
+        place = self.home / "patient"
+        place.mkdir()
+        (place / "sitecustomize.py").write_text(
+            "from pipeline.adapters import kafka_txn\nkafka_txn.TRANSACTION_TIMEOUT_MS = 60_000\n"
+        )
+        return {"PYTHONPATH": str(place)}
+
     def log(self) -> str:
         return (self.home / "fleet.log").read_text("utf-8", "replace")
 
@@ -68,7 +80,7 @@ class Fleet:
                 process.terminate()
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -81,6 +93,12 @@ class Fleet:
     def records(self, topic: str) -> list[Record]:
         partitions = range(self.reader.partitions(topic))
         return [record for n in partitions for record in self.reader.read(topic, n)]
+
+    def decided(self, *topics: str) -> None:
+        """Wait until what was committed on these can be read: the markers of a transaction follow its commit, on each
+        partition in its own time."""
+        for topic in topics:
+            decided(self.settings.require_bootstrap(), topic, *range(self.reader.partitions(topic)))
 
     def work(self) -> list[tuple[Run, int]]:
         """(run, LogAppendTime) of all committed work records."""

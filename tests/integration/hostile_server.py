@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ class Hostile(BaseHTTPRequestHandler):
         self.forever(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n")
 
     def do_silent(self, _: str) -> None:
-        self.server.ending.wait(20)
+        self.server.ending.wait(60)
 
     def do_dribble(self, _: str) -> None:
         self.forever(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n")
@@ -148,8 +149,10 @@ class HostileServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def hostile_server() -> Iterator[HostileServer]:
+def hostile_server(tls: ssl.SSLContext | None = None) -> Iterator[HostileServer]:
     server = HostileServer()
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from decided import committed
 from integration.fleet import Eventually, Fleet, fleet
 
 from pipeline.adapters import kafka_cut, kafka_hold
@@ -101,12 +102,12 @@ def destroy(shop: Fleet, eventually: Eventually) -> None:
         errors = [future.exception(20) for future in futures]
         return all(error is None or error.args[0].name() == "GROUP_ID_NOT_FOUND" for error in errors)
 
-    eventually(forgotten, timeout=30)  # a killed member counts until its session is over
+    eventually(forgotten, timeout=60)  # a killed member counts until its session is over
     shutil.rmtree(shop.settings.state_dir)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 def test_all_is_destroyed_and_restored_and_nothing_is_lost(
     shop: Fleet, eventually: Eventually, tmp_path: Path
 ) -> None:
@@ -119,14 +120,14 @@ def test_all_is_destroyed_and_restored_and_nothing_is_lost(
     running = [client.schedule("long", in_="10ms").id, client.schedule("long", in_="10ms", key="held").id]
     done = [client.schedule("quick", in_="10ms").id for _ in range(20)]
     eventually(lambda: {e["job"] for e in effects(shop)} >= {*failing, *running, *done}, timeout=60)
-    eventually(lambda: shop.outcomes()["retrying"] == len(failing), timeout=20)
+    eventually(lambda: shop.outcomes()["retrying"] == len(failing), timeout=60)
     waiting = [client.schedule("quick", in_="25s").id for _ in range(40)]
     waiting.append(client.schedule("quick", in_="25s", key="invoice-55").id)
     under_way = [client.schedule("quick", in_="10ms").id for _ in range(100)]
     assert ran(shop, "backup", str(tmp_path / "backup"), "--json") == 0
     manifest = json.loads((tmp_path / "backup" / "manifest.json").read_text())
     lost_from = parse_instant("created_at", manifest["created_at"])
-    eventually(lambda: {e["job"] for e in effects(shop)} >= {*under_way}, timeout=30)
+    eventually(lambda: {e["job"] for e in effects(shop)} >= {*under_way}, timeout=60)
 
     for process in (dispatcher, worker):
         process.kill()
@@ -137,8 +138,8 @@ def test_all_is_destroyed_and_restored_and_nothing_is_lost(
     assert load_era(shop.settings) == 2
     shop.dispatcher()
     shop.worker()
-    eventually(lambda: '"dispatch_held"' in shop.log(), timeout=30)
-    eventually(lambda: time.time() * 1000 > lost_from + 27_000, timeout=30)  # all that waited is due by now
+    eventually(lambda: '"dispatch_held"' in shop.log(), timeout=60)
+    eventually(lambda: time.time() * 1000 > lost_from + 27_000, timeout=60)  # all that waited is due by now
     assert ran(shop, "status") == 0
     assert "HELD: nothing fires" in shop.log()
     assert shop.work() == []
@@ -150,7 +151,7 @@ def test_all_is_destroyed_and_restored_and_nothing_is_lost(
     ticks = {e["occurrence"] for e in before if e["handler"] == "tick"}
     eventually(lambda: any(e["handler"] == "tick" and e["occurrence"] not in ticks for e in effects(shop)))
     # A key that was held by a run is free once that has ended, one of a job that was pending is its own.
-    eventually(lambda: client.get(keyed_id("held"))["status"] == "succeeded", timeout=20)
+    eventually(lambda: client.get(keyed_id("held"))["status"] == "succeeded", timeout=60)
 
     by_occurrence = defaultdict(list)
     for effect in effects(shop):
@@ -170,19 +171,25 @@ def test_all_is_destroyed_and_restored_and_nothing_is_lost(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_store_that_goes_away_during_a_backup_leaves_nothing(
     tmp_path: Path, eventually: Eventually
 ) -> None:
-    """A broker of its own, which is killed once the backup has begun."""
+    """A broker of its own, which is killed once the backup has begun. That waits for the end of a transaction, or it
+    might be done by then."""
     with (
         EmbeddedBroker(tmp_path / "broker") as broker,
         fleet(broker.bootstrap, "gone", tmp_path, APP) as shop,
     ):
         place = tmp_path / "backups"
         place.mkdir()
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x", "log_level": 0})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(shop.settings.names.jobs, b"x", b"open", partition=3)
+        assert producer.flush(20) == 0
         backup = shop.start("backup", str(place / "one"))
-        eventually(lambda: list(place.iterdir()), timeout=30)
+        eventually(lambda: list(place.iterdir()), timeout=60)
         os.kill(broker.pid, signal.SIGKILL)
         assert backup.wait(60) == 5
         assert list(place.iterdir()) == []
@@ -202,7 +209,7 @@ class Dying(KafkaTarget):
         super().append(put)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_a_restore_that_was_cut_off_is_seen_and_goes_on(
     shop: Fleet, prefix: str, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -218,32 +225,39 @@ def test_a_restore_that_was_cut_off_is_seen_and_goes_on(
     assert shop.start("release", "--yes", **here).wait(60) == 4
     assert "is not finished: run the same `dueline restore` again" in shop.log()
     shop.start("dispatcher", **here)
-    eventually(lambda: '"state": "restoring"' in shop.log(), timeout=30)
+    eventually(lambda: '"state": "restoring"' in shop.log(), timeout=60)
     assert shop.start("restore", str(tmp_path / "backup"), **here).wait(60) == 0
     assert shop.start("restore", str(tmp_path / "backup"), **here).wait(60) == 4
     assert shop.start("release", **here).wait(60) == 0
-    eventually(lambda: '"dispatch_released"' in shop.log(), timeout=30)
+    eventually(lambda: '"dispatch_released"' in shop.log(), timeout=60)
     log, jobs = shop.reader, other.names.jobs
     live = [fold_backlog(log.read(jobs, n)).pending for n in range(log.partitions(jobs))]
     assert sum(live) == 50
     assert load_era(other) == 2
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_whoever_runs_is_named_and_whoever_was_killed_is_waited_for(
-    shop: Fleet, tmp_path: Path, eventually: Eventually
+    shop: Fleet, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ran(shop, "backup", str(tmp_path / "made" / "backup")) == 0
     dispatcher = shop.dispatcher()
-    eventually(lambda: '"running"' in shop.log(), timeout=30)
+    eventually(lambda: '"running"' in shop.log(), timeout=60)
     assert ran(shop, "restore", str(tmp_path / "made" / "backup")) == 4
     assert f"(process {dispatcher.pid} on " in shop.log().rpartition("there runs dispatcher ")[2]
     dispatcher.kill()
     dispatcher.wait()
-    assert ran(shop, "restore", str(tmp_path / "made" / "backup")) == 4
-    said = shop.log().rpartition("waiting for dispatcher ")[2]
-    assert "there runs" not in said
-    assert "holds records" in said  # it had taken its partitions over
+    # Here and not in a process, whose start may take as long as it takes to count as gone.
+    monkeypatch.setattr("pipeline.backup.restore.FRESH_MS", 10_000)
+    said: list[str] = []
+    with (
+        closing(KafkaTarget(shop.settings)) as target,
+        pytest.raises(Refused, match="holds records"),  # it had taken its partitions over
+    ):
+        restore(tmp_path / "made" / "backup", target, shop.settings.names, said.append)
+    (waiting,) = said
+    assert waiting.startswith("waiting for dispatcher ")
+    assert f"(process {dispatcher.pid} on " in waiting
 
 
 # -- what a cut waits for -----------------------------------------------------------------------------------
@@ -251,7 +265,7 @@ def test_whoever_runs_is_named_and_whoever_was_killed_is_waited_for(
 
 @pytest.fixture
 def settings(broker: str, prefix: str, tmp_path: Path) -> Settings:
-    made = load_settings(bootstrap_servers=broker, prefix=prefix, state_dir=tmp_path)
+    made = load_settings(bootstrap_servers=broker, prefix=prefix, state_dir=tmp_path, store_timeout_ms=20_000)
     ensure_topics(made)
     return made
 
@@ -283,7 +297,7 @@ def test_an_end_is_told_once_no_transaction_is_open_below_it(
     with pytest.raises(Refused, match=r"jobs/3: a transaction has been open .*`dueline doctor`"):
         positions.ends(settings.names.jobs, 24)
     assert positions.sizes(settings.names.jobs, 24) == 1
-    producer.commit_transaction(10)
+    committed(producer, settings.require_bootstrap(), settings.names.jobs, 3)
     monkeypatch.undo()
     assert positions.ends(settings.names.jobs, 24)[3] == 2  # the record and its marker
 
@@ -319,7 +333,7 @@ def test_offsets_of_earlier_topics_are_in_the_way(settings: Settings, broker: st
 
 def test_a_hold_begins_an_era_and_is_read_by_who_takes_over(settings: Settings) -> None:
     meta = topic_admin(settings).meta
-    guards = GuardReader(settings.client_config(), settings.names, "group", timeout_ms=3_000)
+    guards = GuardReader(settings.client_config(), settings.names, "group", timeout_ms=10_000)
     assert guards.standing() == (1, None)
     appender = KafkaAppender(settings.require_bootstrap())
     appender.append(Put(settings.names.meta, 0, b"g/group/3", b"\0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -67,7 +68,7 @@ def url(shop: Fleet) -> str:
             await asyncio.sleep(0.05)
         return found[1]
 
-    return asyncio.run(asyncio.wait_for(started(), 40))
+    return asyncio.run(asyncio.wait_for(started(), 80))
 
 
 def command(shop: Fleet, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -132,7 +133,7 @@ def test_a_job_is_created_seen_and_cancelled(app: Dueline) -> None:
 
 def test_a_job_runs_and_its_result_is_waited_for(app: Dueline) -> None:
     ref = app.schedule("adds", {"a": 2**70, "b": 1}, in_="50ms")
-    assert app.result(ref.id, wait="20s") == {"sum": 2**70 + 1}
+    assert app.result(ref.id, wait="40s") == {"sum": 2**70 + 1}
     assert app.cancel(ref.id).outcome == "too_late"
     assert app.reschedule(ref.id, in_="1h").outcome == "too_late"
     assert app.update(ref.id, {}).outcome == "too_late"
@@ -149,7 +150,7 @@ def test_both_ways_show_the_same(shop: Fleet, http: Dueline, eventually: Callabl
 def test_a_failed_job_says_so(app: Dueline) -> None:
     ref = app.schedule("fails", in_=0)
     with pytest.raises(JobFailed, match=r"is dead: ValueError: no$") as caught:
-        app.result(ref.id, wait=timedelta(seconds=20))
+        app.result(ref.id, wait=timedelta(seconds=40))
     assert caught.value.error is not None
     assert (caught.value.status, caught.value.error.message) == ("dead", "no\nway")
 
@@ -176,14 +177,14 @@ def test_a_job_is_put_off_and_changed(app: Dueline) -> None:
     assert (moved.outcome, moved.due_at) == ("rescheduled", LATER)
     assert app.update(ref.id, {"a": 40, "b": 2}).outcome == "updated"
     assert app.reschedule(ref.id, in_=timedelta(0)).outcome == "rescheduled"
-    assert app.result(ref.id, wait="20s") == {"sum": 42}
+    assert app.result(ref.id, wait="40s") == {"sum": 42}
 
 
 def test_a_job_is_run_once_more(app: Dueline, eventually: Callable[..., None]) -> None:
     ref = app.schedule("ok", in_="1h")
     assert app.requeue(ref.id).outcome == "pending"
     app.reschedule(ref.id, in_=0)
-    app.result(ref.id, wait="20s")
+    app.result(ref.id, wait="40s")
     again = app.requeue(ref.id)
     assert (again.outcome, again.run) == ("requeued", 2)
     eventually(lambda: len(app.get(ref.id)["runs"]) == 2)
@@ -193,7 +194,7 @@ def test_a_run_is_stopped(app: Dueline, eventually: Callable[..., None]) -> None
     ref = app.schedule("runs.on", in_=0)
     eventually(lambda: app.get(ref.id)["status"] == "running")
     assert app.cancel(ref.id).outcome == "too_late"
-    assert app.cancel(ref.id, stop=True, wait="20s").outcome == "stopped"
+    assert app.cancel(ref.id, stop=True, wait="40s").outcome == "stopped"
     assert app.get(ref.id)["status"] == "stopped"
 
 
@@ -216,7 +217,7 @@ def test_a_key_is_held(app: Dueline, name: str) -> None:
 def test_coroutines_do_the_same(app: Dueline) -> None:
     async def play() -> Any:
         refs = await asyncio.gather(*(app.aschedule("adds", {"a": n, "b": 0}, in_=0) for n in range(20)))
-        sums = await asyncio.gather(*(app.aresult(ref.id, wait="20s") for ref in refs))
+        sums = await asyncio.gather(*(app.aresult(ref.id, wait="40s") for ref in refs))
         late = await app.aschedule("ok", in_="1h")
         moved = await app.areschedule(late.id, in_="2h")
         return [each["sum"] for each in sums], moved.outcome, (await app.acancel(late.id)).outcome
@@ -328,7 +329,7 @@ def test_a_schedule_lives_and_ends(app: Dueline, name: str) -> None:
     fired = schedules.trigger(name)
     assert fired.outcome == "fired"
     assert fired.occurrence_id is not None
-    assert app.result(fired.occurrence_id, wait="20s") is None
+    assert app.result(fired.occurrence_id, wait="40s") is None
     assert schedules.resume(name).outcome == "resumed"
     assert schedules.delete(name).outcome == "deleted"
     with pytest.raises(NotFound):
@@ -357,7 +358,7 @@ def test_an_occurrence_is_skipped_beside_another(app: Dueline, name: str) -> Non
     first = app.schedules.trigger(name)
     assert app.schedules.trigger(name, overlap="skip").outcome == "skipped"
     assert first.occurrence_id is not None
-    assert app.cancel(first.occurrence_id, stop=True, wait="20s").outcome == "stopped"
+    assert app.cancel(first.occurrence_id, stop=True, wait="40s").outcome == "stopped"
     app.schedules.delete(name)
 
 
@@ -424,7 +425,7 @@ def test_what_commands_read_from_the_server_is_what_they_read_from_the_topics(
     http.schedules.create(
         "..", "ok", cron="0 2 * * *"
     )  # a legal name that must not leave its place in the path
-    eventually(lambda: http.get(failing.id)["status"] == "dead", timeout=30)
+    eventually(lambda: http.get(failing.id)["status"] == "dead", timeout=60)
 
     def read(*words: str) -> list[Any]:
         assert cli(words) == 0
@@ -435,9 +436,17 @@ def test_what_commands_read_from_the_server_is_what_they_read_from_the_topics(
     monkeypatch.setenv("DUELINE_URL", url)
     monkeypatch.setenv("DUELINE_TOKEN", operator)
     monkeypatch.setenv("DUELINE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    served = [read(*words, "--json") for words in reads]
-    for view in (stored[0][0], served[0][0]):
-        del view["sentence"]  # it counts the seconds
+    served: list[Any] = []
+    del stored[0][0]["sentence"]  # it counts the seconds
+
+    def same() -> bool:
+        """Once the server has heard of it all: a letter comes on another partition than its ack."""
+        served[:] = [read(*words, "--json") for words in reads]
+        del served[0][0]["sentence"]
+        return served == stored
+
+    with contextlib.suppress(AssertionError):
+        eventually(same)
     assert served == stored
     assert failing.id in {each["id"] for each in served[3]}
     assert http.schedules.delete("..").outcome == "deleted"

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from ports import free_port
 
 from pipeline.config import running_dev_store
 from pipeline.core.errors import DuelineError, Refused, StoreUnreachable
@@ -20,11 +22,19 @@ from pipeline.dev import jars
 from pipeline.dev.broker import EmbeddedBroker
 from pipeline.dev.running import StoreTaken, hold_lock
 
-pytestmark = pytest.mark.timeout(180)  # several JVMs a test
+pytestmark = pytest.mark.timeout(300)  # several JVMs a test
 
 
 def topics(bootstrap: str) -> set[str]:
     return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)
+
+
+def known(bootstrap: str) -> set[str] | None:
+    """The same; None if it does not answer."""
+    try:
+        return topics(bootstrap)
+    except KafkaException:
+        return None
 
 
 def create(bootstrap: str, topic: str) -> None:
@@ -43,8 +53,7 @@ def test_has_the_settings_of_the_design(broker: str) -> None:
 
 
 def test_data_is_kept_unless_fresh(tmp_path: Path, ended: Callable[[int], bool]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
+    free = free_port()
     with EmbeddedBroker(tmp_path, port=free) as first:
         assert first.bootstrap == f"127.0.0.1:{free}"
         create(first.bootstrap, "kept")
@@ -71,7 +80,9 @@ def test_data_is_kept_unless_fresh(tmp_path: Path, ended: Callable[[int], bool])
         assert third.cluster_id != cluster
 
 
-def test_another_port_if_the_preferred_is_taken_and_the_same_after_a_crash(tmp_path: Path) -> None:
+def test_another_port_if_the_preferred_is_taken_and_the_same_after_a_crash(
+    tmp_path: Path, eventually: Callable[..., None]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         preferred = taken.getsockname()[1]
         with EmbeddedBroker(tmp_path, port=preferred) as broker:
@@ -82,7 +93,7 @@ def test_another_port_if_the_preferred_is_taken_and_the_same_after_a_crash(tmp_p
             broker.process.wait()
             broker.respawn()
             assert broker.bootstrap == address
-            assert topics(address) == {"kept"}
+            eventually(lambda: known(address) == {"kept"}, timeout=60)  # once it has started
             assert running_dev_store(tmp_path) == address
 
 

@@ -350,11 +350,11 @@ CERTIFICATE = Path(__file__).with_name("hooks.example.pem")
 
 
 @pytest.fixture
-def tls_server(server: HostileServer) -> HostileServer:
+def tls_server() -> Iterator[HostileServer]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE)
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    return server
+    with hostile_server(tls) as made:
+        yield made
 
 
 def test_the_certificate_is_checked_for_the_name_not_for_the_address(tls_server: HostileServer) -> None:
@@ -369,7 +369,7 @@ def test_the_certificate_is_checked_for_the_name_not_for_the_address(tls_server:
 # -- through a worker ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_jobs_without_a_line_of_python(
     broker: str, prefix: str, tmp_path: Path, server: HostileServer, eventually: Callable[..., None]
 ) -> None:
@@ -380,6 +380,7 @@ def test_jobs_without_a_line_of_python(
     topic = f"audit-{prefix}"
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+    eventually(lambda: topic in admin.list_topics(timeout=10).topics)
     with fleet(broker, prefix, tmp_path, "from pipeline import Dueline\napp = Dueline()\n") as shop:
         shop.dispatcher()
         allowed = {

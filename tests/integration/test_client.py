@@ -36,6 +36,7 @@ def settings(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
         bootstrap_servers=broker,
         prefix=f"t{uuid.uuid4().hex[:12]}",
         state_dir=str(tmp_path_factory.mktemp("state")),
+        store_timeout_ms=20_000,
     )
     ensure_topics(settings)
     return settings
@@ -75,6 +76,7 @@ def test_a_job_is_a_plain_avro_record_at_its_home(settings: Settings, app: Dueli
     ref = app.schedule(
         "email.send", {"to": "ä@b"}, in_="1h", idempotency_key="dunning_invoice_55", labels={"test": "one"}
     )
+    after = datetime.now(UTC)
     layout = load_layout(settings)
     consumer = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": "t"})
     consumer.assign([TopicPartition(settings.names.jobs, layout.home(ref.id), 0)])
@@ -90,7 +92,8 @@ def test_a_job_is_a_plain_avro_record_at_its_home(settings: Settings, app: Dueli
     assert json.loads(run["payload"]) == {"to": "ä@b"}
     assert (run["handler"], run["idempotency_key"], run["run"]) == ("email.send", "dunning_invoice_55", 1)
     assert run["due_at"] - run["created_at"] == 3_600_000
-    assert abs(ref.due_at - before - timedelta(hours=1)) < timedelta(seconds=5)
+    hour, clocks = timedelta(hours=1), timedelta(seconds=2)  # the store's is behind by a round trip at most
+    assert before - clocks < ref.due_at - hour < after + clocks
     assert ids_by_label(settings, "one") == [ref.id]
 
 
@@ -206,7 +209,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1:1"):
         app.schedule("h", in_="1s")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
 
 
 def test_there_are_no_topics(broker: str, prefix: str, tmp_path: Path) -> None:

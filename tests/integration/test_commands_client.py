@@ -16,6 +16,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from decided import decided
 from integration.fleet import Eventually, Fleet, fleet
 
 from pipeline import Dueline, JobFailed
@@ -62,7 +63,7 @@ def shop(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
         made.dispatcher()
         made.worker()
         warm = made.client.schedule("ok", in_="0s")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 50
         while made.client.get(warm.id)["status"] != "succeeded":
             assert time.monotonic() < deadline, made.log()[-2000:]
             time.sleep(0.1)
@@ -75,6 +76,9 @@ def app(shop: Fleet) -> Dueline:
 
 
 def status(app: Dueline, id_: str) -> Any:
+    """Once what was answered can be read: the markers of a transaction come on one partition after the other."""
+    connected = app._connected()
+    decided(app.settings.require_bootstrap(), app.settings.names.jobs, connected.layout.home(id_))
     return app.get(id_)["status"]
 
 
@@ -86,7 +90,7 @@ def cli(shop: Fleet, schema: str, *words: str, group: str = "job") -> tuple[int,
         cwd=shop.home,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=False,
     )
     assert ran.stdout, ran.stderr
@@ -148,13 +152,13 @@ def test_a_running_job_is_stopped_and_runs_again_when_it_is_requeued(
 ) -> None:
     ref = app.schedule("runs.on", in_="0s")
     eventually(lambda: status(app, ref.id) == "running")
-    assert app.cancel(ref.id, stop=True, wait="20s").outcome == "stopped"
+    assert app.cancel(ref.id, stop=True, wait="40s").outcome == "stopped"
     assert status(app, ref.id) == "stopped"
     with pytest.raises(JobFailed, match="is stopped"):
         app.result(ref.id)
     assert app.requeue(ref.id).outcome == "requeued"
     eventually(lambda: status(app, ref.id) == "running")
-    assert app.cancel(ref.id, stop=True, wait="20s").outcome == "stopped"
+    assert app.cancel(ref.id, stop=True, wait="40s").outcome == "stopped"
 
 
 # -- results ------------------------------------------------------------------------------------------------
@@ -162,10 +166,10 @@ def test_a_running_job_is_stopped_and_runs_again_when_it_is_requeued(
 
 def test_a_result_is_waited_for(app: Dueline) -> None:
     ref = app.schedule("adds", {"a": 2, "b": 3}, in_="300ms")
-    assert app.result(ref.id, wait="30s") == {"sum": 5}
+    assert app.result(ref.id, wait="40s") == {"sum": 5}
 
     async def all_of(refs: list[str]) -> list[Any]:
-        return list(await asyncio.gather(*(app.aresult(ref, wait="30s") for ref in refs)))
+        return list(await asyncio.gather(*(app.aresult(ref, wait="40s") for ref in refs)))
 
     refs = [app.schedule("adds", {"a": n, "b": 0}, in_="300ms").id for n in range(20)]
     assert asyncio.run(all_of(refs)) == [{"sum": n} for n in range(20)]
@@ -173,7 +177,7 @@ def test_a_result_is_waited_for(app: Dueline) -> None:
 
 def test_there_is_no_result_of_a_job_that_died_or_is_not_due(app: Dueline) -> None:
     with pytest.raises(JobFailed, match="is dead: ValueError: no"):
-        app.result(app.schedule("fails", in_="0s").id, wait="30s")
+        app.result(app.schedule("fails", in_="0s").id, wait="40s")
     with pytest.raises(TimeoutError, match="is still pending"):
         app.result(app.schedule("ok", in_="1h").id, wait="300ms")
 
@@ -191,7 +195,7 @@ def test_dead_letters_are_listed_and_requeued_once_with_another_payload(
     words = ("requeue", *(ref.id for ref in refs), "--payload", '{"n": 7}')
     code, counts = cli(shop, "dead_requeue", *words, group="dead")
     assert (code, counts["matched"], counts["requeued"]) == (0, 3, 3)
-    assert [app.result(ref.id, wait="30s") for ref in refs] == [7, 7, 7]
+    assert [app.result(ref.id, wait="40s") for ref in refs] == [7, 7, 7]
     assert {ref.id for ref in refs}.isdisjoint(view["id"] for view in dead_list(shop))
     code, counts = cli(shop, "dead_requeue", *words, group="dead")
     assert (code, counts["matched"], counts["not_found"]) == (3, 0, 3)
@@ -204,7 +208,7 @@ def dead_list(shop: Fleet) -> list[Any]:
         cwd=shop.home,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         check=True,
     )
     schema = json.loads((SCHEMAS / "dead_list.json").read_text())

@@ -15,8 +15,9 @@ from browser.test_flows import dialog, press, said
 from integration.fleet import Fleet, fleet
 from integration.test_server import SHOP, server
 from playwright.sync_api import Locator, Page, expect
+from ports import free_port
 
-from pipeline.dev.broker import EmbeddedBroker, free_port
+from pipeline.dev.broker import EmbeddedBroker
 
 PATIENCE_MS = 45_000
 
@@ -41,14 +42,14 @@ def test_an_open_page_says_who_is_gone_and_comes_back_by_itself(prefix: str, tmp
     ):
         shop.dispatcher()
         shop.worker()
-        port, page = free_port(0), chromium.new_page()
+        port, page = free_port(), chromium.new_page()
         with console(shop, page, port) as server_pid:
             _purge_what_waits(shop, page)
             _the_broker_stands_still(store, page)
             form = _typed(chromium.new_page(), port)
             before = form.evaluate("clientId")
             os.kill(server_pid, signal.SIGKILL)
-            gone = page.get_by_role("alert").filter(has_text="The server does not answer.")
+            gone = page.get_by_role("alert").filter(has_text="The server is not answering.")
             expect(gone).to_be_visible(timeout=PATIENCE_MS)
             expect(_row(page)).to_be_visible()
         with console(shop, page, port):
@@ -83,11 +84,11 @@ def _purge_what_waits(shop: Fleet, page: Page) -> None:
         assert time.monotonic() < deadline, waiting
         page.wait_for_timeout(100)
     press(page, "Purge default")
-    heading = dialog(page).get_by_role("heading", name="Purge 3 runs of default?")
+    heading = dialog(page).get_by_role("heading", name="Purge 3 runs from default?")
     expect(heading).to_be_visible(timeout=PATIENCE_MS)
     dialog(page).get_by_label("Type 3 to confirm").fill("3")
     press(dialog(page), "Purge")
-    said(page, "3 runs of default will end as cancelled.")
+    said(page, "3 runs in default will end as cancelled.")
     expect(_row(page)).to_contain_text("purge by local")
     press(page, "Pause")  # and live again
     expect(_row(page)).not_to_contain_text("purg", timeout=PATIENCE_MS)
@@ -107,7 +108,7 @@ def _the_broker_stands_still(store: EmbeddedBroker, page: Page) -> None:
     """It keeps its connections: nothing but silence tells."""
     store.process.send_signal(signal.SIGSTOP)
     try:
-        expect(page.get_by_text("What is shown may be old.")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.get_by_text("This page may be out of date.")).to_be_visible(timeout=PATIENCE_MS)
         expect(page.locator(".fresh")).to_have_text("Not following")
         expect(_row(page)).to_be_visible()
     finally:

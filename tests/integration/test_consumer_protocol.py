@@ -38,7 +38,7 @@ def owned(shop: Fleet) -> dict[int, int]:
     return {seen.heartbeat.pid: len(seen.heartbeat.owned) for seen in beats}
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_a_killed_dispatcher_and_worker_are_taken_over_under_the_consumer_protocol(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_killed_dispatcher_and_worker_are_taken_over_under_the_consumer_protoc
         for n in range(5_000)
     ]
     refs = list(shop.client.schedule_many(jobs))
-    eventually(lambda: len(shop.work()) > 500, timeout=40)
+    eventually(lambda: len(shop.work()) > 500, timeout=60)
     dispatchers[0].kill()
     workers[0].kill()
     eventually(lambda: len(shop.work()) >= 5_000, timeout=60)
@@ -62,41 +62,41 @@ def test_a_killed_dispatcher_and_worker_are_taken_over_under_the_consumer_protoc
     assert min(late) >= 0
     session = topic_admin(shop.settings).consumer_session(shop.settings.names.dispatcher_group, None)
     # The stock session of this protocol is 45 s. How fast a takeover is at its best is the bench's to say.
-    assert max(late) <= session + 3_000
+    assert max(late) <= session + 20_000
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_rolling_change_of_the_protocol_and_back_keeps_the_generation_h20(
     shop: Fleet, eventually: Eventually
 ) -> None:
     """Back once: a group that went back to classic does not change again until it is empty (Kafka 4.4)."""
     owner = shop.start("dispatcher", DUELINE_GROUP_PROTOCOL="classic")
-    eventually(lambda: owned(shop).get(owner.pid) == 24, timeout=30)
+    eventually(lambda: owned(shop).get(owner.pid) == 24, timeout=60)
     for turn, protocol in enumerate(["consumer", "classic"], start=1):
         successor = shop.start("dispatcher", DUELINE_GROUP_PROTOCOL=protocol)
         pids = owner.pid, successor.pid
-        eventually(lambda: [owned(shop).get(pid) for pid in pids] == [12, 12], timeout=40)  # noqa: B023
+        eventually(lambda: [owned(shop).get(pid) for pid in pids] == [12, 12], timeout=60)  # noqa: B023
         owner.terminate()
-        assert owner.wait(20) == 0
+        assert owner.wait(60) == 0
         owner = successor
         job = shop.client.schedule("count", {"n": turn}, in_="100ms")
-        eventually(lambda: job.id in {run.job_id for run, _ in shop.work()}, timeout=30)  # noqa: B023
+        eventually(lambda: job.id in {run.job_id for run, _ in shop.work()}, timeout=60)  # noqa: B023
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_a_cold_change_back_to_classic_begins_generations_anew_and_is_refused_h20(
     shop: Fleet, eventually: Eventually
 ) -> None:
     """The broker makes a new group of an empty one when the other protocol joins it."""
     for protocol in ("classic", "consumer"):
         owner = shop.start("dispatcher", DUELINE_GROUP_PROTOCOL=protocol)
-        eventually(lambda: owned(shop).get(owner.pid) == 24, timeout=40)  # noqa: B023
+        eventually(lambda: owned(shop).get(owner.pid) == 24, timeout=60)  # noqa: B023
         job = shop.client.schedule("count", {"n": 1}, in_="100ms")
-        eventually(lambda: job.id in {run.job_id for run, _ in shop.work()}, timeout=30)  # noqa: B023
+        eventually(lambda: job.id in {run.job_id for run, _ in shop.work()}, timeout=60)  # noqa: B023
         owner.terminate()
-        assert owner.wait(20) == 0
+        assert owner.wait(60) == 0
     refused = shop.start("dispatcher", DUELINE_GROUP_PROTOCOL="classic")
-    assert refused.wait(30) == 4
+    assert refused.wait(60) == 4
     assert "`dueline era bump`" in shop.log().splitlines()[-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from integration.fleet import Eventually, Fleet, fleet
+from ports import free_port
 
 from pipeline import Dueline, codec
 from pipeline.adapters.kafka_admin import ensure_topics
@@ -89,7 +89,7 @@ def django_shop(broker: str, prefix: str, tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_handler_uses_the_orm_of_django(django_shop: Fleet, eventually: Eventually) -> None:
     shop = django_shop
     ran = subprocess.run(
@@ -102,7 +102,7 @@ def test_a_handler_uses_the_orm_of_django(django_shop: Fleet, eventually: Eventu
     shop.dispatcher()
     shop.worker("--concurrency", "1")
     for id_ in ids:
-        eventually(lambda id_=id_: shop.client.get(id_)["status"] == "succeeded", timeout=40)
+        eventually(lambda id_=id_: shop.client.get(id_)["status"] == "succeeded", timeout=60)
     with sqlite3.connect(shop.home / "shop.sqlite") as database:
         rows = database.execute("select key, number from orders_order order by key").fetchall()
     assert rows == [("order-1", 1), ("order-2", 2)]
@@ -114,7 +114,9 @@ def test_a_handler_uses_the_orm_of_django(django_shop: Fleet, eventually: Eventu
 
 @pytest.fixture
 def settings(broker: str, prefix: str, tmp_path: Path) -> Settings:
-    settings = load_settings(bootstrap_servers=broker, prefix=prefix, state_dir=str(tmp_path))
+    settings = load_settings(
+        bootstrap_servers=broker, prefix=prefix, state_dir=str(tmp_path), store_timeout_ms=20_000
+    )
     ensure_topics(settings)
     return settings
 
@@ -133,7 +135,7 @@ def stored(settings: Settings) -> list[str]:
 @pytest.mark.filterwarnings(
     "ignore:Using `httpx`"
 )  # which does here; another client would be for this test alone
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_route_of_fastapi_schedules_without_blocking_its_loop(settings: Settings) -> None:
     from fastapi.testclient import TestClient
 
@@ -174,14 +176,12 @@ def web(environ, start_response):
 """
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_workers_of_gunicorn_have_clients_of_their_own_after_preload(
     settings: Settings, tmp_path: Path, eventually: Eventually
 ) -> None:
     (tmp_path / "site_of_test.py").write_text(GUNICORN)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}",
          "--no-control-socket", "site_of_test:web"],
@@ -199,10 +199,10 @@ def test_workers_of_gunicorn_have_clients_of_their_own_after_preload(
         return len({pid for pid, _, _ in answers}) == 2
 
     try:
-        eventually(two_workers_answered, timeout=40)
+        eventually(two_workers_answered, timeout=60)
     finally:
         server.terminate()
-        ended = server.wait(30)
+        ended = server.wait(60)
     assert ended == 0
     made = {before for _, _, before in answers} | {made for _, made, _ in answers}
     assert len(made) == len(answers) + 1

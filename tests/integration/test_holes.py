@@ -61,7 +61,7 @@ def started(shop: Fleet, eventually: Eventually) -> subprocess.Popen[bytes]:
     """A dispatcher that runs every partition."""
     before = running(shop)
     process = shop.dispatcher()
-    eventually(lambda: running(shop) >= before + PARTITIONS, timeout=30)
+    eventually(lambda: running(shop) >= before + PARTITIONS, timeout=60)
     return process
 
 
@@ -71,7 +71,7 @@ def running(shop: Fleet) -> int:
 
 def stopped(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def fired(shop: Fleet) -> Counter[str]:
@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[Callable[[Position], Position], bool]] = {
 }
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("what", CHANGES)
 def test_h12_h13_h24_what_an_index_holds_that_is_not_of_this_log_never_fires(
     shop: Fleet, eventually: Eventually, what: str
@@ -153,16 +153,17 @@ def test_h12_h13_h24_what_an_index_holds_that_is_not_of_this_log_never_fires(
     change, trusted = CHANGES[what]
     ghost = haunt(shop, change)
     started(shop, eventually)
-    eventually(lambda: pending in fired(shop), timeout=30)
-    assert fired(shop) == Counter([pending, ghost] if trusted else [pending])
+    expected = Counter([pending, ghost] if trusted else [pending])
+    eventually(lambda: not expected - fired(shop), timeout=60)
+    assert fired(shop) == expected
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h14_an_index_that_was_lost_is_read_from_the_beginning_not_from_the_offset_of_the_group(
     shop: Fleet, eventually: Eventually
 ) -> None:
-    refs = [shop.client.schedule("any", {}, at=in_seconds(10)).id for _ in range(40)]
     once = started(shop, eventually)
+    refs = [shop.client.schedule("any", {}, at=in_seconds(15)).id for _ in range(40)]
     fires(shop, eventually)
     stopped(once)
     group = Consumer(
@@ -180,7 +181,7 @@ def test_h14_an_index_that_was_lost_is_read_from_the_beginning_not_from_the_offs
     before = fired(shop)
     assert not before & Counter(refs)
     started(shop, eventually)
-    eventually(lambda: fired(shop) & Counter(refs) == Counter(refs), timeout=30)
+    eventually(lambda: fired(shop) & Counter(refs) == Counter(refs), timeout=60)
     assert fired(shop) == before + Counter(refs)
 
 
@@ -194,7 +195,7 @@ def below(shop: Fleet, offsets: Mapping[int, int]) -> list[bytes]:
     ]
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("meanwhile", ["stopped", "running"])
 def test_h13_a_topic_made_anew_is_read_from_its_beginning(
     shop: Fleet, eventually: Eventually, meanwhile: str
@@ -208,7 +209,7 @@ def test_h13_a_topic_made_anew_is_read_from_its_beginning(
     admin = AdminClient({"bootstrap.servers": shop.settings.require_bootstrap()})
     admin.delete_topics([names.jobs])[names.jobs].result(10)
     gone = topic_admin(shop.settings)
-    eventually(lambda: gone.live([names.jobs]) == {}, timeout=20)
+    eventually(lambda: gone.live([names.jobs]) == {}, timeout=60)
     ensure_topics(shop.settings, wish=SMALL)
     # Longer than the old log was, so that the positions of its index stand within the new one.
     refs = Counter(shop.client.schedule("any", {}, in_="50ms").id for _ in range(120))
@@ -219,12 +220,12 @@ def test_h13_a_topic_made_anew_is_read_from_its_beginning(
     assert not Counter(lost) & fired(shop)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_h24_a_partition_count_that_is_not_the_layouts_is_refused_by_every_process(shop: Fleet) -> None:
     names, admin = shop.settings.names, topic_admin(shop.settings)
     admin.grow(names.jobs, PARTITIONS + 2)
     for arguments in (["dispatcher"], ["topics", "check"]):
-        assert shop.start(*arguments).wait(30) == 4
+        assert shop.start(*arguments).wait(60) == 4
         assert f"layout mismatch: {names.jobs}: partitions is 6, planned 4" in shop.log().splitlines()[-1]
 
 
@@ -247,7 +248,7 @@ def aborted(shop: Fleet, topic: str, partitions: int, value: bytes) -> None:
     producer.abort_transaction(10)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_h15_partitions_that_end_in_an_aborted_batch_are_taken_over(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -259,7 +260,7 @@ def test_h15_partitions_that_end_in_an_aborted_batch_are_taken_over(
     assert shop.records(shop.settings.names.dead) == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_h22_refused_work_is_seen_by_nobody_who_reads_committed(shop: Fleet, eventually: Eventually) -> None:
     work = shop.settings.names.work("default")
     aborted(shop, work, 2, b"refused")
@@ -319,7 +320,7 @@ class Tearing:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the answer was lost"))
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h16_a_commit_whose_answer_was_lost_is_not_repeated(
     shop: Fleet, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,9 +330,12 @@ def test_h16_a_commit_whose_answer_was_lost_is_not_repeated(
     with in_process(shop, Build(producer=Torn), lambda *event: told.append(event)):
         refs = [shop.client.schedule("any", {}, at=in_seconds(1 + n / 40)).id for n in range(120)]
         eventually(lambda: not Counter(refs) - fired(shop), timeout=60)
-        eventually(lambda: not doubtful(told), timeout=30)
+        # A slow machine makes few commits of many jobs: then there are more.
+        while sum(action == "outcome_unknown" for action, _ in told) < 3:
+            refs.append(shop.client.schedule("any", {}, in_=0).id)
+            eventually(lambda: not Counter(refs) - fired(shop))
+        eventually(lambda: not doubtful(told), timeout=60)
     assert fired(shop) == Counter(refs)
-    assert sum(action == "outcome_unknown" for action, _ in told) >= 3
 
 
 def doubtful(told: list[tuple[str, dict[str, Any]]]) -> set[int]:
@@ -375,7 +379,7 @@ def in_process(shop: Fleet, build: Build, tell: Callable[[str, dict[str, Any]], 
         os.umask(mask)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h17_a_dispatcher_whose_producers_were_fenced_is_built_anew_in_its_process(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -398,20 +402,20 @@ def events_of_fleet(shop: Fleet) -> list[Any]:
     return fold_fleet(shop.records(shop.settings.names.fleet))
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h18_the_open_transaction_of_a_frozen_owner_is_ended_by_the_next_one(
     shop: Fleet, eventually: Eventually
 ) -> None:
-    """Long before its time-out of ten seconds."""
-    victim = shop.start("dispatcher", DUELINE_KILL_POINT="flushed:stop")
-    eventually(lambda: running(shop) == PARTITIONS, timeout=30)
+    """Long before its time-out, here of a minute."""
+    victim = shop.start("dispatcher", DUELINE_KILL_POINT="flushed:stop", **shop.patient())
+    eventually(lambda: running(shop) == PARTITIONS, timeout=60)
     refs = Counter(shop.client.schedule("any", {}, in_="300ms").id for _ in range(40))
-    eventually(lambda: frozen(victim), timeout=20)
-    shop.dispatcher()
-    eventually(lambda: len(owned_anew(shop)) == PARTITIONS, timeout=30)
+    eventually(lambda: frozen(victim), timeout=60)
     began = time.monotonic()
-    eventually(lambda: not refs - fired(shop), timeout=30)
-    assert time.monotonic() - began < 5
+    shop.dispatcher()
+    eventually(lambda: len(owned_anew(shop)) == PARTITIONS, timeout=60)
+    eventually(lambda: not refs - fired(shop), timeout=60)
+    assert time.monotonic() - began < 40
     assert events(shop, "fencing")
     assert fired(shop) == refs
 
@@ -429,27 +433,29 @@ def owned_anew(shop: Fleet) -> set[int]:
 # -- what others do meanwhile -------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h7_an_update_that_was_answered_is_what_fires(shop: Fleet, eventually: Eventually) -> None:
     """Updates of jobs as they come due: each is either in what fires, or was answered too late."""
     started(shop, eventually)
-    refs = [shop.client.schedule("any", {"v": 1}, at=in_seconds(2 + n / 50)).id for n in range(100)]
+    refs = [shop.client.schedule("any", {"v": 1}, at=in_seconds(6 + n / 50)).id for n in range(100)]
+    # Most are close, two of sixteen are not, on a busy machine either.
+    before_due_s = [*(0.03 * n for n in range(14)), 4.0, -1.0]
 
     def update(number: int) -> str:
-        while time.time() < due_of(refs[number]) / 1000 - 0.02 * (number % 16):
+        while time.time() < due_of(refs[number]) / 1000 - before_due_s[number % 16]:
             time.sleep(0.001)
-        return shop.client.update(refs[number], {"v": 2}).outcome
+        return shop.client.update(refs[number], {"v": 2}, wait="30s").outcome
 
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(100) as pool:
         outcomes = dict(zip(refs, pool.map(update, range(len(refs))), strict=True))
-    eventually(lambda: not Counter(refs) - fired(shop), timeout=30)
+    eventually(lambda: not Counter(refs) - fired(shop), timeout=60)
     assert fired(shop) == Counter(refs)
     told = {run.job_id: json.loads(run.payload)["v"] for run, _ in shop.work()}
     assert told == {id_: 2 if outcome == "updated" else 1 for id_, outcome in outcomes.items()}
     assert {*outcomes.values()} == {"updated", "too_late"}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(150)
 def test_h9_every_record_put_twice_fires_once(shop: Fleet, eventually: Eventually) -> None:
     """A client that repeats itself after a time-out; before and after the jobs are due."""
     started(shop, eventually)
@@ -462,8 +468,8 @@ def test_h9_every_record_put_twice_fires_once(shop: Fleet, eventually: Eventuall
         for record in puts:
             raw.produce(jobs, record.value(), record.key(), record.partition() or 0)
         raw.flush(10)
-        eventually(lambda: not refs - fired(shop), timeout=30)
-    eventually(lambda: len(dropped(shop)) >= 60, timeout=20)
+        eventually(lambda: not refs - fired(shop), timeout=60)
+    eventually(lambda: len(dropped(shop)) >= 60, timeout=60)
     assert fired(shop) == refs
 
 
@@ -472,7 +478,7 @@ def dropped(shop: Fleet) -> list[str]:
     return [event.id for event in values if event.kind == "dropped"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_h30_times_that_a_producer_gives_its_records_mean_nothing(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -498,7 +504,7 @@ def test_h30_times_that_a_producer_gives_its_records_mean_nothing(
             names.jobs, codec.RUN.encode(run), keys.job_key(id_), layout.home(id_), timestamp=max(stamp, 1)
         )
     raw.flush(10)
-    eventually(lambda: not Counter(ids) - fired(shop), timeout=20)
+    eventually(lambda: not Counter(ids) - fired(shop), timeout=60)
     for topic in (names.jobs, names.work("default"), names.events, names.dead, names.fleet, names.meta):
         assert (
             topic_admin(shop.settings).live([topic])[topic].settings["message.timestamp.type"]
@@ -512,7 +518,7 @@ def stamps_of(shop: Fleet, topic: str) -> list[int]:
     return [record.timestamp()[1] for record in shop.records(topic)]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("setting", "wrong"),
     [
@@ -531,4 +537,4 @@ def test_h32_a_setting_that_could_lose_jobs_is_found(
     (finding,) = check(shop.settings)[1]
     assert (finding.topic, finding.setting, finding.live) == (jobs, setting, wrong)
     assert finding.repair is Repair.UPGRADE
-    assert shop.start("topics", "check").wait(30) != 0
+    assert shop.start("topics", "check").wait(60) != 0

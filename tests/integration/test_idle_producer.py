@@ -25,7 +25,7 @@ def forgotten(shop: Fleet, role: str) -> int:
     return len({r.key() for r in shop.records(STATE) if r.value() is None and mark in (r.key() or b"")})
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_a_dispatcher_idle_for_longer_than_its_transactional_ids_live_goes_on_h31(
     prefix: str, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,8 +33,8 @@ def test_a_dispatcher_idle_for_longer_than_its_transactional_ids_live_goes_on_h3
     with EmbeddedBroker(tmp_path / "store") as store, fleet(store.bootstrap, prefix, tmp_path, "") as shop:
         owner = shop.dispatcher()
         shop.client.schedule("any", {}, in_="100ms")
-        eventually(lambda: len(shop.work()) == 1, timeout=40)
-        eventually(lambda: forgotten(shop, "dispatcher") == shop.settings.producers, timeout=30)
+        eventually(lambda: len(shop.work()) == 1, timeout=60)
+        eventually(lambda: forgotten(shop, "dispatcher") == shop.settings.producers, timeout=60)
         jobs = [shop.client.schedule("any", {}, in_="100ms") for _ in range(5)]
-        eventually(lambda: len(shop.work()) == 1 + len(jobs), timeout=30)
+        eventually(lambda: len(shop.work()) == 1 + len(jobs), timeout=60)
         assert owner.poll() is None

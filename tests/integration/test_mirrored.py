@@ -94,7 +94,7 @@ def tokens(shop: Fleet) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_mirror_takes_over_loses_nothing_and_repeats_only_what_it_had_not_seen(
     broker: str, prefix: str, tmp_path: Path, eventually: Eventually, stack: ExitStack
 ) -> None:
@@ -103,15 +103,15 @@ def test_a_mirror_takes_over_loses_nothing_and_repeats_only_what_it_had_not_seen
     first = stack.enter_context(fleet(broker, prefix, tmp_path / "first", APP))
     processes = [first.dispatcher(), first.worker()]
     done = jobs(first, DONE, 0)
-    eventually(lambda: first.outcomes()["succeeded"] == DONE, timeout=40)
+    eventually(lambda: first.outcomes()["succeeded"] == DONE, timeout=60)
     there = load_settings(
         bootstrap_servers=broker, prefix=f"{prefix}m", state_dir=tmp_path / "second" / "state"
     )
     topics = made_by_a_mirror(first, there)
-    under_way, pending = jobs(first, UNDER_WAY, 10), jobs(first, PENDING, 30)
+    under_way, pending = jobs(first, UNDER_WAY, 20), jobs(first, PENDING, 45)
     mirrored = mirror(first, topics, there)
     assert first.outcomes()["succeeded"] == DONE, "the mirror took too long"
-    eventually(lambda: first.outcomes()["succeeded"] == DONE + UNDER_WAY, timeout=40)
+    eventually(lambda: first.outcomes()["succeeded"] == DONE + UNDER_WAY, timeout=60)
     for process in processes:  # the region is gone
         process.kill()
         process.wait()

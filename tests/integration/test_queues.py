@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,8 +31,8 @@ def long(ctx):
     while not pathlib.Path("finish").exists():
         time.sleep(0.05)
 """
-GRACE_MS = 2_000
-"""Within which a pause holds everywhere."""
+GRACE_S = 2
+"""Within which a pause holds everywhere, on a machine that is not busy."""
 
 
 @pytest.fixture
@@ -74,51 +73,53 @@ def starts(shop: Fleet) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_pause_holds_under_load_and_over_restarts_rebalances_and_takeovers(
     shop: Fleet, eventually: Eventually
 ) -> None:
     shop.dispatcher()
     worker = shop.worker()
     jobs = quick(shop, 500)
-    eventually(lambda: len(terminal(shop)) == 500, timeout=40)
+    eventually(lambda: len(terminal(shop)) == 500, timeout=60)
     long = shop.client.schedule("long", in_="1ms").id
-    eventually(lambda: len(starts(shop)) == 501, timeout=20)
+    eventually(lambda: len(starts(shop)) == 501, timeout=60)
     (paused,) = ask(shop, "queue", "pause", "default", "--reason", "drill")
     assert paused["outcome"] == "paused"
-    time.sleep(GRACE_MS / 1000)  # the promise is a time
+    eventually(lambda: shop.log().count('"queue_paused"') >= 1, timeout=5 * GRACE_S)
     jobs += quick(shop, 300)
-    eventually(lambda: len(shop.work()) == 801, timeout=30)  # what is due is emitted all the same
+    eventually(lambda: len(shop.work()) == 801, timeout=60)  # what is due is emitted all the same
 
+    run_before = shop.log().count('"running"')
     another = shop.worker()  # the partitions are shared
-    eventually(lambda: shop.log().count('"running"') >= 3, timeout=30)
+    eventually(lambda: shop.log().count('"running"') > run_before, timeout=60)
     worker.kill()  # what it ran is taken over, and waits
     worker.wait()
-    eventually(lambda: '"reclaimed"' in shop.log(), timeout=40)
+    eventually(lambda: '"reclaimed"' in shop.log(), timeout=60)
     another.terminate()
-    assert another.wait(40) == 0
+    assert another.wait(60) == 0
     shop.worker()
-    eventually(lambda: shop.log().count('"queue_paused"') >= 3, timeout=30)
+    eventually(lambda: shop.log().count('"queue_paused"') >= 3, timeout=60)
     jobs += quick(shop, 100)
-    eventually(lambda: len(shop.work()) == 901, timeout=30)
+    eventually(lambda: len(shop.work()) == 901, timeout=60)
     (view,) = ask(shop, "queue", "list")
     assert (view["paused"]["reason"], view["running"], len(view["workers"])) == ("drill", 0, 1)
     assert view["waiting"] >= 400
     assert len(starts(shop)) == 501
-    assert shop.client.get(jobs[-1])["status"] == "queued"
+    eventually(lambda: shop.client.get(jobs[-1])["status"] == "queued")
 
     (shop.home / "finish").touch()
     ask(shop, "queue", "resume", "default")
-    eventually(lambda: len(terminal(shop)) == 901, timeout=40)
+    eventually(lambda: len(terminal(shop)) == 901, timeout=60)
     assert {job: ends for job, ends in terminal(shop).items() if ends != [AckState.SUCCEEDED]} == {}
     assert set(terminal(shop)) == {*jobs, long}
     assert len(starts(shop)) == 902, "only the run whose worker was killed was started again"
+    eventually(lambda: ask(shop, "queue", "list")[0]["waiting"] == 0)  # the group's offsets follow the acks
     (view,) = ask(shop, "queue", "list")
-    assert (view["waiting"], view["paused"], view["changed"]["what"]) == (0, None, "resumed")
+    assert (view["paused"], view["changed"]["what"]) == (None, "resumed")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_purge_survives_the_death_of_its_workers_and_touches_nothing_that_came_after(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -127,12 +128,12 @@ def test_a_purge_survives_the_death_of_its_workers_and_touches_nothing_that_came
     ask(shop, "queue", "pause", "default")
     gone = quick(shop, count)
     gone.append(shop.client.schedule("quick", in_="1ms", key="invoice-55").id)
-    eventually(lambda: len(shop.work()) == count + 1, timeout=40)
+    eventually(lambda: len(shop.work()) == count + 1, timeout=60)
     assert ask(shop, "queue", "purge", "default", code=4) == []
     (answer,) = ask(shop, "queue", "purge", "default", "--yes")
     assert (answer["outcome"], answer["waiting"], answer["left"]) == ("purging", count + 1, count + 1)
     later = quick(shop, 200)
-    eventually(lambda: len(shop.work()) == count + 201, timeout=30)
+    eventually(lambda: len(shop.work()) == count + 201, timeout=60)
 
     left = []
     with closing(KafkaPositions(shop.settings.require_bootstrap(), shop.settings.kafka)) as positions:
@@ -153,20 +154,21 @@ def test_a_purge_survives_the_death_of_its_workers_and_touches_nothing_that_came
     assert starts(shop) == []
     reasons = {ack.error.message for ack in shop.acks(b"t/") if ack.error is not None}
     assert {reason.split()[1] for reason in reasons} == {answer["id"]}
-    eventually(lambda: shop.client.get(keyed_id("invoice-55"))["status"] == "cancelled", timeout=20)
+    eventually(lambda: shop.client.get(keyed_id("invoice-55"))["status"] == "cancelled", timeout=60)
     again = shop.client.schedule("quick", in_="1ms", key="invoice-55")
     assert again.status == "created", "its key is free"
+    eventually(lambda: ask(shop, "queue", "list")[0]["purge"]["left"] == 0)
     (view,) = ask(shop, "queue", "list")
-    assert (view["purge"]["left"], view["waiting"] >= 200) == (0, True)
+    assert view["waiting"] >= 200
 
     ask(shop, "queue", "resume", "default")
-    eventually(lambda: len(starts(shop)) == 201, timeout=40)
-    eventually(lambda: sum(map(len, terminal(shop).values())) == count + 202, timeout=30)
+    eventually(lambda: len(starts(shop)) == 201, timeout=60)
+    eventually(lambda: sum(map(len, terminal(shop).values())) == count + 202, timeout=60)
     ends = terminal(shop)
     assert {tuple(ends[job]) for job in later} == {(AckState.SUCCEEDED,)}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_purge_beside_work_leaves_what_runs_alone_and_tells_its_end(
     shop: Fleet, eventually: Eventually
 ) -> None:
@@ -177,21 +179,26 @@ def test_a_purge_beside_work_leaves_what_runs_alone_and_tells_its_end(
     ask(shop, "queue", "pause", "mail")
     (mail,) = quick(shop, 1, queue="mail")
     running = [shop.client.schedule("long", in_="1ms").id for _ in range(2)]
-    eventually(lambda: len(starts(shop)) == 2, timeout=30)
+    eventually(lambda: len(starts(shop)) == 2, timeout=60)
     gone = quick(shop, 200)
-    eventually(lambda: len(shop.work()) == 202, timeout=30)
-    view, other = ask(shop, "queue", "list")
-    assert (view["waiting"], view["running"], view["paused"]) == (200, 2, None)
+    eventually(lambda: len(shop.work()) == 202, timeout=60)
+
+    def listed() -> tuple[Any, ...]:
+        view, _ = ask(shop, "queue", "list")
+        return view["waiting"], view["running"], view["paused"]
+
+    eventually(lambda: listed() == (200, 2, None))  # what runs is told by heartbeats
+    _, other = ask(shop, "queue", "list")
     assert (other["waiting"], other["oldest_waiting"] is None, len(other["workers"])) == (1, False, 1)
     (answer,) = ask(shop, "queue", "purge", "default", "--yes")
     assert (answer["outcome"], answer["waiting"], answer["cancelled"]) == ("purged", 200, 200)
     (shop.home / "finish").touch()
-    eventually(lambda: len(terminal(shop)) == 202, timeout=30)
+    eventually(lambda: len(terminal(shop)) == 202, timeout=60)
     ends = terminal(shop)
     assert {tuple(ends[job]) for job in gone} == {(AckState.CANCELLED,)}
     assert {tuple(ends[job]) for job in running} == {(AckState.SUCCEEDED,)}
     quick(shop, 10)
-    eventually(lambda: Counter(s for e in terminal(shop).values() for s in e)["succeeded"] == 12, timeout=30)
+    eventually(lambda: Counter(s for e in terminal(shop).values() for s in e)["succeeded"] == 12, timeout=60)
     assert shop.client.get(mail)["status"] == "queued"
     ask(shop, "queue", "resume", "mail")
-    eventually(lambda: shop.client.get(mail)["status"] == "succeeded", timeout=30)
+    eventually(lambda: shop.client.get(mail)["status"] == "succeeded", timeout=60)

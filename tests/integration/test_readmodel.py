@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.fleet import Fleet, fleet
+from ports import free_port
 
 from pipeline.adapters.kafka_admin import ensure_topics, upgrade
 from pipeline.client import Dueline
@@ -76,10 +77,15 @@ def test_beside_a_running_installation(shop: Fleet, eventually: Eventually) -> N
         ids += [row["id"] for row in model.jobs(JobsWanted(schedule="every-second"), limit=200).rows]
         assert len(ids) > 26
         for id_ in [*ids, fresh]:
-            told, mine = follower.job(id_), model.job(id_)
-            assert {name: mine[name] for name in SAID} == {name: told[name] for name in SAID}
+
+            def same(id_: str = id_) -> bool:
+                told, mine = follower.job(id_), model.job(id_)
+                return {name: mine[name] for name in SAID} == {name: told[name] for name in SAID}
+
+            eventually(same)
         (schedule,) = model.schedules().rows
-        assert (schedule["state"], schedule["recent"][0]["outcome"]) == ("paused", "succeeded")
+        assert schedule["state"] == "paused"
+        eventually(lambda: model.schedules().rows[0]["recent"][0]["outcome"] == "succeeded")
         fleet_view = model.fleet()
         assert {each["role"] for each in fleet_view["processes"]} == {"dispatcher", "worker"}
         assert all(each["owner"] for each in fleet_view["partitions"])
@@ -199,9 +205,9 @@ def test_a_topic_that_is_made_anew_while_it_follows(shop: Fleet, eventually: Eve
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_store_goes_away_and_comes_back(prefix: str, tmp_path: Path, eventually: Eventually) -> None:
-    store = EmbeddedBroker(tmp_path / "store")
+    store = EmbeddedBroker(tmp_path / "store", port=free_port())
     store.start()
     try:
         settings = _settings(store.bootstrap, prefix, tmp_path)
@@ -225,7 +231,9 @@ def test_the_store_goes_away_and_comes_back(prefix: str, tmp_path: Path, eventua
 
 
 def _settings(bootstrap: str, prefix: str, home: Path) -> Settings:
-    settings = load_settings(bootstrap_servers=bootstrap, prefix=prefix, state_dir=home / "state")
+    settings = load_settings(
+        bootstrap_servers=bootstrap, prefix=prefix, state_dir=home / "state", store_timeout_ms=20_000
+    )
     ensure_topics(settings)
     return settings
 

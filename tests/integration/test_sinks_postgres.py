@@ -158,7 +158,7 @@ def test_a_frozen_worker_thawed_after_its_run_ended_elsewhere_is_refused_and_cou
     assert os.WIFSTOPPED(status)
     assert pay(SqlSink(), attempt(TOKENS[1]), connect(), "%s") == "paid"
     zombie.send_signal(signal.SIGCONT)
-    assert zombie.communicate(timeout=30)[0].split() == ["fenced", "1"]
+    assert zombie.communicate(timeout=60)[0].split() == ["fenced", "1"]
     assert paid(connect) == {"invoice-55": 1}
 
 
@@ -219,7 +219,7 @@ def test_nobody_comes_between_what_a_writer_has_read_and_its_write(
         def execute(self, query: Any, *rest: Any, **options: Any) -> Any:
             if query.startswith("UPDATE"):
                 reached.set()
-                assert go.wait(30)
+                assert go.wait(60)
             return super().execute(query, *rest, **options)
 
     sink, slow, other = SqlSink(), connect(cursor_factory=Slow), connect()
@@ -227,7 +227,7 @@ def test_nobody_comes_between_what_a_writer_has_read_and_its_write(
     other.commit()
     with ThreadPoolExecutor(2) as threads:
         older = threads.submit(sink.newest, day(1), slow, "report")
-        assert reached.wait(30)
+        assert reached.wait(60)
         newer = threads.submit(sink.newest, day(2), other, "report")
         try:
             waiting(1)

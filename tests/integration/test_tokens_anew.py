@@ -44,14 +44,20 @@ def followed(broker: str, topic: str, anew: Callable[[], None]) -> Iterator[Toke
         reader.close()
 
 
-@pytest.mark.timeout(90)
+def make(admin: AdminClient, topic: str, eventually: Eventually) -> None:
+    """And wait until the broker knows what its controller made."""
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    eventually(lambda: topic in admin.list_topics(timeout=10).topics)
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("old", "new"), [(2, 12), (12, 2), (3, 3)])
 def test_tokens_of_a_topic_that_is_gone_open_nothing_and_new_ones_do(
     broker: str, prefix: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, old: int, new: int
 ) -> None:
     monkeypatch.setattr(token_book, "CHECK_S", 0.5)
     topic, admin = f"{prefix}.meta", AdminClient({"bootstrap.servers": broker})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    make(admin, topic, eventually)
     anew: list[bool] = []
     with followed(broker, topic, lambda: anew.append(True)) as running:
         for number in range(old):
@@ -59,7 +65,7 @@ def test_tokens_of_a_topic_that_is_gone_open_nothing_and_new_ones_do(
         eventually(lambda: running._last is not None and running._last.offset == old - 1, 20)
         admin.delete_topics([topic])[topic].result(20)
         eventually(lambda: topic not in admin.list_topics(timeout=10).topics, 20)
-        admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+        make(admin, topic, eventually)
         with followed(broker, topic, lambda: None) as elsewhere:
             for number in range(100, 100 + new):
                 elsewhere.put(record(number))

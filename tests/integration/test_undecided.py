@@ -18,7 +18,9 @@ from pipeline.core.ids import anonymous_id
 
 @pytest.fixture
 def app(broker: str, prefix: str, tmp_path: Path) -> Any:
-    settings = load_settings(bootstrap_servers=broker, prefix=prefix, state_dir=tmp_path)
+    settings = load_settings(
+        bootstrap_servers=broker, prefix=prefix, state_dir=tmp_path, store_timeout_ms=20_000
+    )
     ensure_topics(settings)
     made = Dueline(bootstrap_servers=broker, prefix=prefix, state_dir=str(tmp_path))
     yield made
@@ -59,6 +61,7 @@ def test_of_what_stays_hidden_nobody_says_that_it_is_not_there(
     with pytest.raises(StoreUnreachable, match="a transaction that stays open hides"):
         app.result(job.id, wait=0)
     abort()
+    monkeypatch.undo()  # the markers follow: it is waited for as long as ever
     assert app.get(job.id)["status"] == "pending"
     with pytest.raises(TimeoutError, match="still pending"):
         app.result(job.id, wait=0)

@@ -40,7 +40,7 @@ def announced(layout: Layout | None) -> Layout:
     return replace(layout, fingerprints=(*layout.fingerprints, LATER), product_version="9.0.0")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_a_run_of_a_version_announced_later_waits_for_a_worker_that_knows_it(
     shop: Fleet, eventually: Eventually, broker: str
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_run_of_a_version_announced_later_waits_for_a_worker_that_knows_it(
     shop.dispatcher()
     shop.worker()
     first = shop.client.schedule("count", in_="10ms")
-    eventually(lambda: shop.client.get(first.id)["status"] == "succeeded", timeout=40)
+    eventually(lambda: shop.client.get(first.id)["status"] == "succeeded", timeout=60)
 
     topic_admin(shop.settings).meta.update(announced)
     producer = Producer({"bootstrap.servers": broker})
@@ -62,10 +62,10 @@ def test_a_run_of_a_version_announced_later_waits_for_a_worker_that_knows_it(
     for partition in range(12):
         producer.produce(names.work("default"), value, b"newer", partition, on_delivery=stored)
     assert producer.flush(20) == 0
-    eventually(lambda: shop.log().count('"schema_unknown"') >= 12, timeout=20)
+    eventually(lambda: shop.log().count('"schema_unknown"') >= 12, timeout=60)
 
     jobs = list(shop.client.schedule_many({"handler": "count", "in_": "10ms"} for _ in range(24)))
-    eventually(lambda: shop.outcomes()["succeeded"] == len(jobs) + 1, timeout=20)
+    eventually(lambda: shop.outcomes()["succeeded"] == len(jobs) + 1, timeout=60)
     assert shop.records(names.dead) == []
     progress = group_progress(broker, {}, names.worker_group("default"), names.work("default"), 12)
     assert all(one.committed is None or one.committed <= newer[n] for n, one in enumerate(progress))

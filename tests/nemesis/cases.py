@@ -14,7 +14,8 @@ from pipeline.dev.killpoints import ACTIONS, IN_TAKEOVER, OPEN, STEPS
 TURN = 6
 """Cases of one turn of the rotation."""
 SESSION_MS = 3_000
-TAKEOVER_MS = 3_000
+TAKEOVER_MS = 6_000
+"""It takes one or two; a transaction that nobody ends would take ten."""
 FROZEN_INSIDE_MS = 20_000
 """What DESIGN's promises allow when a transaction stays open: its time-out, and the coordinator's look for it."""
 INSIDE_TAKEOVER_MS = 10_000

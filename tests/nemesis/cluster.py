@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from ports import free_port
 
 from pipeline.dev import jars
 from pipeline.dev.broker import HOST, JVM_FLAGS, QUICK_FLAGS, RUN_FLAGS
@@ -39,11 +38,7 @@ class Cluster:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        with ExitStack() as stack:  # all at once, so that no two are the same
-            probes = [stack.enter_context(socket.socket()) for _ in range(2 * len(NODES))]
-            for probe in probes:
-                probe.bind((HOST, 0))
-            ports = [probe.getsockname()[1] for probe in probes]
+        ports = [free_port() for _ in range(2 * len(NODES))]
         self._ports = dict(zip(NODES, zip(ports[::2], ports[1::2], strict=True), strict=True))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 

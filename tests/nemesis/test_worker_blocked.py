@@ -82,7 +82,7 @@ def test_beside_blocked_handlers_all_others_finish_and_commit_and_nothing_is_reb
     while time.monotonic() < end:
         list(shop.client.schedule_many({"handler": "quick", "in_": 0} for _ in range(200)))
         fired += 200
-        eventually(lambda count=fired: len(shop.acks(b"t/")) == count, timeout=10)
+        eventually(lambda count=fired: len(shop.acks(b"t/")) == count)
         longest = max(longest, *(len(place.metadata or "") for place in group.committed()))
     assert group.members() == members
     assert worker.poll() is None

@@ -10,9 +10,11 @@ from typing import Any
 
 from sim.world import LAYOUT, NAMES
 
+from pipeline import queues
 from pipeline.adapters.memory import MemoryReader
 from pipeline.adapters.memory_cluster import MemoryCluster
 from pipeline.adapters.memory_follow import MemoryFollow
+from pipeline.adapters.memory_scan import MemoryScan
 from pipeline.adapters.rocks_rows import RocksRows
 from pipeline.core.errors import DuelineError, NotFound
 from pipeline.core.ids import parse_id, schedule_occurrence
@@ -20,10 +22,11 @@ from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.follower import Follower
 from pipeline.follower.values import readable_event, readable_schedule
-from pipeline.readmodel.body import unpack
+from pipeline.readmodel.body import open_run, unpack
 from pipeline.readmodel.counts import FIGURES, figures_of
 from pipeline.readmodel.finding import find
 from pipeline.readmodel.folding import Folding
+from pipeline.readmodel.open_runs import oldest
 from pipeline.readmodel.processes import Processes
 from pipeline.readmodel.rows import (
     ENDED,
@@ -32,15 +35,19 @@ from pipeline.readmodel.rows import (
     LATE,
     LISTED,
     MINUTE,
+    OPEN,
+    QUEUED,
     after,
     ended_key,
     head_of,
     listed_key,
     minute_of,
+    open_key,
+    open_row,
 )
 from pipeline.readmodel.session import topics_of
 from pipeline.readmodel.sheet import Sheet
-from pipeline.readmodel.words import Words
+from pipeline.readmodel.words import QUEUE, Words
 
 COMPARED = ("status", "handler", "due_at", "queue", "key")
 
@@ -49,13 +56,21 @@ class Mirror:
     """Folds what is there in batches of any size, and begins again from what it has written whenever it likes."""
 
     def __init__(
-        self, path: Path, cluster: MemoryCluster, names: Names = NAMES, layout: Layout = LAYOUT, seed: int = 0
+        self,
+        path: Path,
+        cluster: MemoryCluster,
+        names: Names = NAMES,
+        layout: Layout = LAYOUT,
+        seed: int = 0,
+        workers: bool = False,
     ) -> None:
+        """`workers`: all that ends a run is by workers, which commit it."""
         self.rows = RocksRows(path)
         self._long = RocksRows(path.with_name(f"{path.name}-long"))
         """Folded by the long way alone."""
         self._cluster, self._names, self._layout = cluster, names, layout
         self._random = Random(seed)
+        self._workers = workers
         self._positions: dict[tuple[str, int], tuple[int, int | None]] = {
             (topic, partition): (-1, None)
             for topic in topics_of(names, layout)
@@ -143,24 +158,30 @@ class Mirror:
 
     def check_counts(self) -> None:
         """What is kept beside the rows of jobs follows from them."""
-        listed, ended = set(), set()
+        listed, ended, open_ = set(), set(), dict[bytes, bytes]()
         minutes: dict[int, list[int]] = {}
-        handlers, queues = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        handlers, by_queue, waiting = Counter[tuple[int, int]](), Counter[tuple[int, int]](), Counter[int]()
         for key, row in self.rows.scan(JOB, after(JOB)):
             head = head_of(row)
             if head.status:
                 listed.add(listed_key(head, key[1:]))
                 handlers[head.status, head.handler] += 1
-                queues[head.status, head.queue] += 1
+                by_queue[head.status, head.queue] += 1
                 figures = minutes.setdefault(minute_of(head.due_at), [0] * FIGURES)
                 figures[head.status - 1] += 1
                 figures[-1] += bool(head.flags & LATE)
             if head.ended_at:
                 ended.add(ended_key(head, key[1:]))
+            if (stands := open_run(row, head)) is not None:
+                open_[open_key(head.queue, stands.partition, stands.offset)] = open_row(stands.since, key[1:])
+                waiting[head.queue] += head.status == QUEUED
         assert {key for key, _ in self.rows.scan(LISTED, after(LISTED))} == listed
         assert {key for key, _ in self.rows.scan(ENDED, after(ENDED))} == ended
         totals = Sheet(self.rows).totals
-        assert (totals.handlers, totals.queues, totals.ended) == (handlers, queues, len(ended))
+        assert (totals.handlers, totals.queues, totals.ended) == (handlers, by_queue, len(ended))
+        assert (dict(self.rows.scan(OPEN, after(OPEN))), +totals.waiting) == (open_, +waiting)
+        if self._workers:
+            self._check_queues(totals.waiting)
         for kind, width in ((MINUTE, 1), (HOUR, 60)):
             wanted: dict[int, list[int]] = {}
             for minute, figures in minutes.items():
@@ -171,6 +192,16 @@ class Mirror:
                 for key, value in self.rows.scan(kind, after(kind))
             }
             assert found == wanted
+
+    def _check_queues(self, waiting: Counter[int]) -> None:
+        """Beside what the topics say, read by other code."""
+        scan = MemoryScan(self._cluster)
+        for queue, partitions in self._layout.queues.items():
+            told = queues.waiting(scan, self._names, queue, partitions).count
+            number = self.sheet.words.known(QUEUE, queue)
+            assert (0 if number is None else waiting[number]) == told
+            since = queues.oldest_unended(scan, self._names, queue, partitions)
+            assert oldest(self.sheet, queue, partitions, lambda _: 0) == since
 
     def close(self) -> None:
         self.rows.close()

@@ -19,8 +19,10 @@ EVERY = 25
 """Events between two looks."""
 
 
-def follow(play: Play, events: list[tuple[str, int]], path: Path, seed: int) -> Counter[str]:
-    mirror = Mirror(path, play.world.cluster, seed=seed)
+def follow(
+    play: Play, events: list[tuple[str, int]], path: Path, seed: int, *, workers: bool = False
+) -> Counter[str]:
+    mirror = Mirror(path, play.world.cluster, seed=seed, workers=workers)
     try:
         for n, (name, salt) in enumerate(events):
             play.happen(name, salt)
@@ -55,14 +57,18 @@ def test_the_histories_come_to_every_status(tmp_path: Path) -> None:
     """Else a rule could be wrong and nobody would see it."""
     seen = Counter[str]()
     for seed in (3, *WORKERS):
-        seen += follow(Play(*crew(seed)), script(seed), tmp_path / f"jobs-{seed}", seed)
+        seen += follow(
+            Play(*crew(seed)), script(seed), tmp_path / f"jobs-{seed}", seed, workers=seed in WORKERS
+        )
     for seed in range(3):
         play = schedule_script.SchedulePlay(1 + seed % 3)
         seen += follow(play, schedule_script.write(seed), tmp_path / f"schedules-{seed}", seed)
     assert set(seen) == {str(status) for status in JobStatus}, seen
 
 
-@pytest.mark.parametrize("rule", ["tale.fold_ack", "tale.fold_run", "plain.fired", "sheet.Sheet._remove"])
+@pytest.mark.parametrize(
+    "rule", ["tale.fold_ack", "tale.fold_run", "plain.fired", "sheet.Sheet._remove", "sheet.Sheet._stand"]
+)
 def test_a_rule_left_out_is_caught(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"plain.fired": lambda row, *_: row}.get(rule, lambda *_: False)
     monkeypatch.setattr(f"pipeline.readmodel.{rule}", wrong)
@@ -71,7 +77,7 @@ def test_a_rule_left_out_is_caught(rule: str, tmp_path: Path, monkeypatch: pytes
 
 def _fails(seed: int, path: Path) -> bool:
     try:
-        follow(Play(*crew(seed)), script(seed), path, seed)
+        follow(Play(*crew(seed)), script(seed), path, seed, workers=True)
     except AssertionError:
         return True
     return False
