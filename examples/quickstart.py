@@ -7,7 +7,7 @@ app = Dueline()
 
 @app.job("email.send", max_attempts=5)
 def send(ctx, to, subject="Your invoice"):
-    print(f"to {to}: {subject} ({ctx.idempotency_key}, attempt {ctx.attempt})", flush=True)
+    print(f"to {to}: {subject} ({ctx.idempotency_key}, run {ctx.run})", flush=True)
     return {"sent": to}
 
 

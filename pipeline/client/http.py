@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from pipeline.client.commands import NOT_FOUND, JobChange
 from pipeline.client.http_bulk import schedule_all
-from pipeline.client.http_calls import Calls, NotDone, segment
+from pipeline.client.http_calls import Calls, NotDone, segment, taken_apart
 from pipeline.client.http_json import due_json, instant, job_json, waited
 from pipeline.client.request import anywhere, check
 from pipeline.config import Settings
-from pipeline.core.errors import NotFound
+from pipeline.core.errors import NotFound, StoreUnreachable
 from pipeline.core.handler import Duration
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import Failure, JobStatus, Run
@@ -59,7 +59,7 @@ class Http:
             if error.outcome != "rejected":
                 raise
             return self._holder(request["key"])
-        return JobRef(view["id"], view["status"], instant(view["due_at"]))
+        return JobRef(view.word("id"), view.word("status"), instant(view["due_at"]))
 
     def _holder(self, key: str) -> JobRef:
         """The job that holds a key, and was not to be touched."""
@@ -106,8 +106,8 @@ class Http:
             return JobChange(id=job_id, outcome=error.outcome)
         due_at, run = view.get("due_at"), view.get("run")
         return JobChange(
-            id=view["id"],
-            outcome=view["outcome"],
+            id=view.word("id"),
+            outcome=view.word("outcome"),
             due_at=None if due_at is None else instant(due_at),
             run=run,
         )
@@ -116,6 +116,7 @@ class Http:
 
     def get(self, job_id: str) -> dict[str, Any]:
         view = self.calls.ask("GET", f"/jobs/{segment(job_id)}", repeatable=True)
+        view.word("id"), view.word("status")
         return {name: view[name] for name in JOB}
 
     def why(self, job_id: str) -> dict[str, Any]:
@@ -133,10 +134,14 @@ class Http:
         asked: dict[str, Any] = {"limit": PAGE, **(query or {})}
         while True:
             page = self.calls.ask("GET", path, query=asked, repeatable=True)
-            yield from page["items"]
-            if page["cursor"] is None:
+            with taken_apart():
+                rows, cursor = [dict(row) for row in page["items"]], page["cursor"]
+            if cursor is not None and cursor == asked.get("cursor"):
+                raise StoreUnreachable(f"the server at {self.calls.url} answers the same page without end")
+            yield from rows
+            if cursor is None:
                 return
-            asked["cursor"] = page["cursor"]
+            asked["cursor"] = cursor
 
     def schedule_view(self, schedule_id: str) -> dict[str, Any]:
         """As `dueline cron describe` shows it. NotFound."""
@@ -148,7 +153,8 @@ class Http:
 
     def live_handlers(self) -> frozenset[str]:
         fleet = self.calls.ask("GET", "/fleet", repeatable=True)
-        return frozenset(name for process in fleet["processes"] for name in process["handlers"])
+        with taken_apart():
+            return frozenset(str(name) for process in fleet["processes"] for name in process["handlers"])
 
     @contextmanager
     def reading(self) -> Iterator[Self]:
@@ -182,11 +188,12 @@ class Watch:
             view = self._http.get(self._job_id)
         except NotFound:
             return None
-        last = view["runs"][-1:]
-        number = max((run["run"] for run in last), default=0)
-        errors = [each["error"] for run in last for each in run["attempts"][-1:] if each["error"] is not None]
-        failure = Failure(**errors[0]) if errors else None
-        return Sight(JobStatus(view["status"]), number, view["result"], failure)
+        with taken_apart():
+            last = view["runs"][-1:]
+            number = max((run["run"] for run in last), default=0)
+            errors = [e["error"] for run in last for e in run["attempts"][-1:] if e["error"] is not None]
+            failure = Failure(**errors[0]) if errors else None
+            return Sight(JobStatus(view["status"]), number, view["result"], failure)
 
     def run(self) -> Run | None:
         """A server stops runs itself."""

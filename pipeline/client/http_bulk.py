@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pipeline.client.http_calls import Calls
+from pipeline.client.http_calls import Calls, View, taken_apart
 from pipeline.client.http_json import instant, job_json
 from pipeline.client.request import check
 from pipeline.config import Settings
@@ -45,10 +45,12 @@ class Piece:
         stored is not sent again: StoreUnreachable."""
         if self.lines:
             view = calls.ask("POST", "/jobs", query={"refs": "true"}, lines=b"\n".join(self.lines))
-            refused = view["errors"][0] if view["errors"] else None
-            taken = len(self.lines) if refused is None else refused["line"] - 1
-            for ref in view["refs"][:taken]:
-                yield JobRef(ref["id"], ref["status"], instant(ref["due_at"]))
+            with taken_apart():
+                refused = view["errors"][0] if view["errors"] else None
+                taken = len(self.lines) if refused is None else refused["line"] - 1
+                refs = [View(ref) for ref in view["refs"][:taken]]
+            for ref in refs:
+                yield JobRef(ref.word("id"), ref.word("status"), instant(ref["due_at"]))
             if refused is not None:
                 problem = f"{refused['message']}; of those behind it some may be stored"
                 raise InvalidInput(f"item {self.first + taken}: {refused['field']}", problem)
@@ -100,7 +102,8 @@ class _Queues:
         if queue in self._known:
             return
         view = self._calls.ask("GET", "/queues", repeatable=True)
-        self._known = frozenset(each["queue"] for each in view["items"])
+        with taken_apart():
+            self._known = frozenset(each["queue"] for each in view["items"])
         if queue not in self._known:
             problem = f"{queue!r} is unknown: `dueline topics create --queue {queue}` makes it"
             raise InvalidInput("queue", problem)

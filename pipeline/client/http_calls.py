@@ -7,11 +7,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
+import httpcore
 import httpx
 
 from pipeline.core.errors import (
@@ -34,6 +37,7 @@ POSITION = "Dueline-Position"
 """Where in the log what was written stands: a read that sends it back sees it, whichever server it comes to."""
 FRESH_S = 10.0
 """So long after a write reads wait for it."""
+IDENTITY = "identity"
 SAID = 300
 """Characters of what a server says that are repeated."""
 _log = logging.getLogger("dueline")
@@ -72,7 +76,7 @@ class Calls:
         self.url = url
         self._patience_s = patience_s
         self._written = _Written()
-        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        headers = {"accept": "application/json", "accept-encoding": IDENTITY}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
             if url.startswith("http:") and not _is_here(url):
@@ -152,16 +156,41 @@ def _limit(request: httpx.Request, deadline: float) -> None:
     """Have the request end at `deadline` (monotonic s). A time-out of the library is one phase's (to connect, to send,
     to wait for the answer), so before each it is set to what is left."""
     limits: dict[str, float | None] = {}
+    _deadline.set(deadline)
 
-    def begins(_phase: str, _about: Mapping[str, Any]) -> None:
+    def begins(phase: str, about: Mapping[str, Any]) -> None:
         limits.update(httpx.Timeout(max(deadline - time.monotonic(), 0.001)).as_dict())
+        if phase in _CONNECTED:
+            _bound(about["return_value"])
 
     begins("", {})
     request.extensions |= {"timeout": limits, "trace": begins}
 
 
+_CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete", "proxy.start_tls.complete")
+_deadline: ContextVar[float] = ContextVar("_deadline", default=float("inf"))
+"""Of the call that this thread is at, by time.monotonic()."""
+
+
+def _bound(stream: Any) -> None:
+    """Have each reading of a connection end with its call. A phase of the library may be any number of readings, each
+    with all of its time, and a head that comes byte by byte is one phase."""
+    read = stream.read
+
+    def until(most: int, timeout: float | None = None) -> bytes:
+        left = _deadline.get() - time.monotonic()
+        if left <= 0:
+            raise httpcore.ReadTimeout("the answer does not end")
+        data: bytes = read(most, left if timeout is None else min(timeout, left))
+        return data
+
+    stream.read = until
+
+
 def _whole(response: httpx.Response, deadline: float) -> bytes:
-    """Its body. Here the library's time-out counts from piece to piece, so the clock is looked at too."""
+    """Its body. What is packed is not unpacked: nobody asked for that, and it may be any size."""
+    if response.headers.get("content-encoding", IDENTITY).strip().lower() != IDENTITY:
+        raise httpx.DecodingError("its answer is encoded, which was not asked for")
     pieces, size = [], 0
     for piece in response.iter_bytes():
         size += len(piece)
@@ -180,6 +209,27 @@ class View(dict[str, Any]):
         raise StoreUnreachable(
             f"what the server answers has no {name!r}: it is no dueline server, or another version"
         )
+
+    def word(self, name: str) -> str:
+        """What has to be text."""
+        found = self[name]
+        if not isinstance(found, str):
+            raise StoreUnreachable(f"{_OTHER}: {name} is no text")
+        return found
+
+
+_OTHER = "what the server answers is not what a dueline server does"
+
+
+@contextmanager
+def taken_apart() -> Iterator[None]:
+    """Within it an answer is looked into: what breaks there is of no server of ours. StoreUnreachable."""
+    try:
+        yield
+    except DuelineError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise StoreUnreachable(f"{_OTHER}: {_line(error)}") from error
 
 
 def _view(data: bytes, url: str, response: httpx.Response) -> View:

@@ -136,7 +136,7 @@ class HttpSchedules(Schedules):
         due = view.get("next_due")
         return ScheduleChange(
             id=schedule_id,
-            outcome=view["outcome"],
+            outcome=view.word("outcome"),
             next_due=None if due is None else instant(due),
             revision=view.get("revision"),
             occurrence_id=view.get("occurrence_id"),

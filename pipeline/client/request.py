@@ -6,6 +6,7 @@ Pure. Whatever is wrong is an InvalidInput that names the option, before anythin
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -60,8 +61,9 @@ requested_by: ContextVar[str | None] = ContextVar("requested_by", default=None)
 """Who asks, as its commands tell their owners; None: nobody says so."""
 allowed_queues: ContextVar[frozenset[str] | None] = ContextVar("allowed_queues", default=None)
 """The queues that who asks is limited to, for owners to keep to; None: to none."""
-command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
-"""Id of the one command that follows; None: a new one. An id that comes again within half an hour is answered again."""
+repeatable: ContextVar[str | None] = ContextVar("repeatable", default=None)
+"""What the ids of the commands that follow come from, with what each is about; None: they are new. A command whose id
+comes again within half an hour is answered again, and not done again."""
 
 OF_KEYS = frozenset({"key", "unique", "on_conflict", "wait"})
 """Options of jobs with a key: their create is a command, answered by the owner of the key."""
@@ -169,24 +171,29 @@ class Requests:
         """A command about a job that there is."""
         who = requested_by.get()
         return _limited(
-            Command(command_id=self._uuid(), verb=verb, requested_by=who, job_id=job_id, **fields)
+            Command(command_id=self._uuid(verb, job_id), verb=verb, requested_by=who, job_id=job_id, **fields)
         )
 
     def about_schedule(self, verb: str, schedule_id: str | None, **fields: Any) -> Command:
         """A command about a schedule, or about those of a partition."""
         who = requested_by.get()
+        id_ = self._uuid(verb, schedule_id or "")
         return _limited(
-            Command(command_id=self._uuid(), verb=verb, requested_by=who, schedule_id=schedule_id, **fields)
+            Command(command_id=id_, verb=verb, requested_by=who, schedule_id=schedule_id, **fields)
         )
 
     def due_at(self, at: object, in_: object) -> int:
         """The instant asked for, epoch ms. InvalidInput unless it is exactly one of them."""
         return due_of_request(at, in_, self._now())
 
-    def _uuid(self) -> str:
-        return command_id.get() or str(
-            uuid.UUID(int=self._random80() << 48 | self._random80() >> 32, version=4)
-        )
+    def _uuid(self, *about: str) -> str:
+        scope = repeatable.get()
+        if scope is None or not about:
+            number = self._random80() << 48 | self._random80() >> 32
+        else:
+            facts = "\0".join((scope, *about)).encode("utf-8", "replace")
+            number = int.from_bytes(hashlib.sha256(facts).digest()[:16], "big")
+        return str(uuid.UUID(int=number, version=4))
 
     def payload(self, payload: object) -> bytes:
         """A JSON object as it is stored; InvalidInput('payload')."""

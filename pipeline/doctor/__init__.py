@@ -37,6 +37,7 @@ CHECKS: Mapping[str, Check] = {
     "retention": Check(topics.retention, ("topics", "broker_settings"), Danger.LOST),
     "unacked": Check(topics.unacked, ("unacked", "topics", "now"), Danger.LOST),
     "owners": Check(owners.owners, ("fleet", "now"), Danger.ON_TIME, passing=True),
+    "handlers": Check(owners.handlers, ("fleet", "now"), Danger.ON_TIME, passing=True),
     "members": Check(owners.members, ("members", "fleet", "now"), Danger.ON_TIME, passing=True),
     "offsets": Check(
         owners.offsets, ("committed", "ends", "topic_ids", "fleet", "now"), Danger.ONCE, passing=True

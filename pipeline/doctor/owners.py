@@ -1,8 +1,9 @@
-"""Who owns what: partitions without an owner, members that no process is, groups that lost their memory (H20)."""
+"""Who owns what: partitions without an owner, runs without a handler, members that no process is, groups that lost
+their memory (H20)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from pipeline.doctor.facts import Facts, Member, Place, Share
@@ -85,6 +86,23 @@ def _of_states(topic: str, claims: dict[int, list[tuple[str, str]]]) -> Iterator
 
 
 # -- members -------------------------------------------------------------------------------------------------
+
+
+def handlers(facts: Facts) -> Iterator[Finding]:
+    """Runs that workers keep because none of them knows their handler; after an hour they are dead letters."""
+    parked: Counter[str] = Counter()
+    for seen in facts.live("worker"):
+        for queue in seen.heartbeat.queues:
+            parked[queue] += seen.heartbeat.parked
+    for queue, count in sorted((+parked).items()):
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=queue,
+            problem=f"{count} {'run waits' if count == 1 else 'runs wait'} for a handler that no worker of the queue"
+            " knows, and will be a dead letter (`unknown_handler`) once one has waited for an hour",
+            danger=Danger.ON_TIME,
+            remedy="start a worker whose app registers it: `dueline job list --status queued` tells the handlers",
+        )
 
 
 def members(facts: Facts) -> Iterator[Finding]:

@@ -165,8 +165,8 @@ def test_coroutines_wait_without_blocking_each_other(store: Any, app: Any) -> No
 def test_silence_is_an_error_that_says_the_job_may_be_stored(
     store: Any, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     app.schedule("h", in_="1s")
+    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     store.appenders[0].silent = True
     with pytest.raises(StoreUnreachable, match="may or may not"):
         app.schedule("h", in_="1s")

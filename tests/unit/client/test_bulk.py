@@ -142,8 +142,8 @@ def test_a_record_that_was_refused_ends_it(store: Any, app: Any) -> None:
 
 
 def test_silence_ends_it(store: Any, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     app.schedule("h", in_="1s")
+    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     store.appenders[0].silent = True
     with pytest.raises(StoreUnreachable, match="did not confirm"):
         list(app.schedule_many(items(10)))

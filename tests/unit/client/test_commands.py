@@ -88,8 +88,8 @@ def test_an_unknown_queue_is_told_before_anything_is_stored(store: Any, app: Any
 def test_a_create_that_is_not_durable_is_an_error(
     store: Any, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     app.schedule("h", in_="1s")
+    monkeypatch.setattr(client_connection, "DELIVERY_S", 0.01)
     store.appenders[0].silent = True
     with pytest.raises(StoreUnreachable, match="may or may not"):
         app.schedule("h", in_="1s", key="k")

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline import Dueline, InvalidInput, NotFound
+from pipeline import Dueline, InvalidInput, NotFound, StoreUnreachable
 from pipeline.client import http as client_http
 from pipeline.client.http_calls import Calls
 from pipeline.config import load_settings
@@ -103,7 +103,7 @@ def test_nothing_of_http_is_loaded_before_a_url_is_asked() -> None:
         "assert 'httpx' not in sys.modules, 'loaded'\n"
         "Dueline(url='http://127.0.0.1:1'); assert 'httpx' not in sys.modules, 'loaded unasked'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
 
 
 # -- what is sent -------------------------------------------------------------------------------------------
@@ -199,7 +199,48 @@ def test_of_a_job_that_is_gone_there_is_no_result(over_http: Callable[..., Dueli
 
 
 def test_an_instant_that_is_none_is_no_servers(over_http: Callable[..., Dueline]) -> None:
-    from pipeline import StoreUnreachable
-
     with pytest.raises(StoreUnreachable, match="the server answers no instant"):
         over_http({**REF, "due_at": "soon"}).schedule("a", in_=1)
+
+
+JOB = {"id": REF["id"], "handler": "a", "status": "dead", "due_at": None, "key": None, "queue": "default"}
+JOB |= {"result": None, "runs": []}
+
+
+@pytest.mark.parametrize(
+    ("answer", "ask"),
+    [
+        ({**REF, "id": 5}, lambda app: app.schedule("a", in_=1)),
+        ({**REF, "status": ["x"]}, lambda app: app.schedule("a", in_=1)),
+        ({"id": "x", "outcome": 7}, lambda app: app.cancel(REF["id"])),
+        ({"id": "x", "outcome": 7}, lambda app: app.schedules.pause("x")),
+        ({**JOB, "id": 5}, lambda app: app.get(REF["id"])),
+        ({**JOB, "runs": "ab"}, lambda app: app.result(REF["id"], wait=0)),
+        ({**JOB, "runs": [5]}, lambda app: app.result(REF["id"], wait=0)),
+        ({**JOB, "status": "x"}, lambda app: app.result(REF["id"], wait=0)),
+        ({"processes": [1]}, lambda app: app.live_handlers()),
+        ({"processes": 1}, lambda app: app.live_handlers()),
+        ({"items": [1], "cursor": None}, lambda app: app.schedules.list()),
+        ({"items": 1, "cursor": None}, lambda app: app.schedules.list()),
+        ({"items": [1]}, lambda app: list(app.schedule_many([{"handler": "a", "in_": 1}]))),
+    ],
+)
+def test_an_answer_of_other_types_is_no_servers(
+    over_http: Callable[..., Dueline], answer: Any, ask: Callable[[Dueline], Any]
+) -> None:
+    with pytest.raises(StoreUnreachable, match="what the server answers is not what a dueline server does"):
+        ask(over_http(answer, answer))
+
+
+@pytest.mark.parametrize("refs", ["x", [5], [{"id": 5, "status": "s", "due_at": REF["due_at"]}], 7])
+def test_references_of_other_types_are_no_servers(over_http: Callable[..., Dueline], refs: Any) -> None:
+    app = over_http({"items": [{"queue": "default"}]}, {"accepted": 1, "errors": [], "refs": refs})
+    with pytest.raises(StoreUnreachable, match="what the server answers is not"):
+        list(app.schedule_many([{"handler": "a", "in_": 1}]))
+
+
+def test_a_page_that_leads_to_itself_is_the_last(over_http: Callable[..., Dueline], sent: Sent) -> None:
+    page = {"items": [], "cursor": "x"}
+    with pytest.raises(StoreUnreachable, match="the same page without end"):
+        over_http(page, page).schedules.list()
+    assert len(sent) == 2

@@ -196,7 +196,7 @@ def test_what_the_owner_can_stop_alone_is_asked_once(store: Any, app: Any, job: 
 
 def test_the_owner_is_told_where_the_run_stands(store: Any, app: Any, job: Run) -> None:
     Owner(store)
-    assert app.cancel(job.job_id, stop=True, wait="1s").outcome == "stopping"
+    assert app.cancel(job.job_id, stop=True, wait="2s").outcome == "stopping"
     _, told = store.commands
     assert (told.verb, told.job_id) == ("stop", job.job_id)
     assert (told.queue, told.serial, told.seen_run) == ("default", "customer-7", 1)
@@ -216,7 +216,7 @@ def test_the_outcome_is_what_stands_on_the_acks(
     store: Any, app: Any, job: Run, states: list[AckState], outcome: str
 ) -> None:
     Owner(store, lambda: [store.ack(job, state) for state in states])
-    change = app.cancel(job.job_id, stop=True, wait="1s")
+    change = app.cancel(job.job_id, stop=True, wait="2s" if outcome == "stopping" else "30s")
     assert (change.id, change.outcome) == (job.job_id, outcome)
 
 

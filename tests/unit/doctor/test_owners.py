@@ -34,6 +34,18 @@ def test_without_a_dispatcher_nothing_fires() -> None:
     assert told.problem == "all 4 partitions have no owner: nothing fires there"
 
 
+def test_runs_that_wait_for_a_handler_that_nobody_knows_are_told_by_queue() -> None:
+    """Nothing else looks wrong: the partitions have owners, and nothing is overdue."""
+    workers = [beat(f"w{n}", "worker", *owned(WORK), queues=("default",), parked=n) for n in range(3)]
+    mailer = beat("m", "worker", *owned(MAIL), queues=("mail",), parked=1)
+    gone = beat("g", "worker", queues=("mail",), parked=9, at=NOW - FRESH_MS - 1)
+    default, mail = found("handlers", spoilt(fleet=(FLEET[0], *workers, mailer, gone)))
+    assert (default.severity, default.subject, mail.subject) == (Severity.WARNING, "default", "mail")
+    assert default.problem.startswith("3 runs wait for a handler that no worker of the queue knows")
+    assert mail.problem.startswith("1 run waits")
+    assert found("handlers", HEALTHY) == []
+
+
 def test_a_process_that_went_silent_owns_nothing() -> None:
     silent = beat("aa.0.x", "dispatcher", *owned(JOBS), at=NOW - FRESH_MS - 1)
     assert only("owners", spoilt(fleet=(silent, WORKER, MAILER))).subject == JOBS
