@@ -169,6 +169,27 @@ def waiting(
     return Waiting(count=count, oldest=min(oldest, default=None))
 
 
+def oldest_unended(scan: Scan, names: Names, queue: str, partitions: int) -> int | None:
+    """When the oldest run of a queue was emitted that has not ended, started or not (LogAppendTime, epoch ms), as the
+    group's offset tells; None: all have. Reads no further than that. StoreUnreachable."""
+    topic = names.work(queue)
+    committed = scan.committed(names.worker_group(queue), topic, partitions)
+    times = (
+        _first_unended(scan, topic, number, committed.get(number, CommittedOffset(0)))
+        for number in range(partitions)
+    )
+    return min((at for at in times if at is not None), default=None)
+
+
+def _first_unended(scan: Scan, topic: str, number: int, at: CommittedOffset) -> int | None:
+    low, _, end = scan.span(topic, number)
+    begun = _Begun(at)
+    batches = scan.batches(topic, number, max(low, at.offset), end)
+    there = (record for batch in batches for record in batch)
+    first = next((record for record in there if not begun.has_ended(record.offset() or 0)), None)
+    return None if first is None else first.timestamp()[1]
+
+
 class _Begun:
     """Which runs of a partition have finished or were started, as its committed offset tells."""
 
@@ -202,6 +223,9 @@ class _Begun:
             return batch
         return [record for record in batch if not self._has(record.offset() or 0)]
 
-    def _has(self, offset: int) -> bool:
+    def has_ended(self, offset: int) -> bool:
         at = bisect_right(self._finished, offset, key=lambda run: run[0]) - 1
-        return offset in self._started or (at >= 0 and offset <= self._finished[at][1])
+        return at >= 0 and offset <= self._finished[at][1]
+
+    def _has(self, offset: int) -> bool:
+        return offset in self._started or self.has_ended(offset)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from pipeline.config import KAFKA_PREFIX, Settings, dev_server, load_settings, r
 from pipeline.core.errors import InvalidInput, Refused
 from pipeline.dev import jars
 from pipeline.dev.broker import HOST, PREFERRED_PORT, EmbeddedBroker, free_port
+from pipeline.dev.process import spawn
 from pipeline.dev.running import StoreTaken
 from pipeline.dev.supervisor import Role, Supervisor, command
 
@@ -31,6 +33,8 @@ FIND_TIMEOUT_S = 90.0
 FIND_INTERVAL_S = 0.1
 DRAIN_MARGIN_S = 5.0
 SERVER_STOP_S = 15.0
+SERVER, ANSWERS = "server", '"action": "started"'
+"""The role, and what its process says once it answers."""
 ELSEWHERE = frozenset({variable("url"), variable("token")})
 """A server that the shell means: what handlers here schedule is for the store here."""
 
@@ -43,10 +47,13 @@ class Store(NamedTuple):
     broker: EmbeddedBroker | None = None
 
 
-class Serving(NamedTuple):
-    """Where the server of this `dueline dev` is: on this machine alone."""
+@dataclass(slots=True)
+class Serving:
+    """Where the server of this `dueline dev` is: on this machine alone. `tell` is called with its URL once it answers,
+    and with None when it does no more: whoever asks a server that is named here shall get no other's answer."""
 
     port: int
+    tell: Callable[[str | None], None]
 
     @property
     def url(self) -> str:
@@ -66,8 +73,10 @@ class Serving(NamedTuple):
 def dev(app: str | None, reload: bool, store: str | None, fresh: bool, port: int | None) -> int:
     """Run a real Kafka, a dispatcher, a worker and a server here, until Ctrl-C.
 
-    Prints the store's address when it is up, and where the console will be. If another `dueline dev` runs already,
-    prints that one's. A Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
+    Prints the store's address when it is up, and the console's once that answers. If another `dueline dev` runs
+    already, prints that one's. A Kafka that KAFKA_BOOTSTRAP_SERVERS names is not used: it may be your company's.
+
+    The console's port is DUELINE_SERVER_PORT (9664), or another if that is taken.
 
     The demo handlers are demo.echo (its payload is its result), demo.sleep (takes `seconds`) and demo.fail
     (fails and is retried).
@@ -148,8 +157,8 @@ def _announce(store: Store, server: str | None) -> None:
         "external": "store: the Kafka you named, at",
     }
     note(f"{words[store.kind]} {store.bootstrap}")
-    if server is not None:
-        note(f"console: {server}" + ("" if store.kind == "running" else ", in a moment"))
+    if store.kind == "running" and server is not None:
+        note(f"console: {server}")
     view = {"bootstrap": store.bootstrap, "store": store.kind, "server": server}
     emit(view, lambda data: str(data["bootstrap"]))
     sys.stdout.flush()
@@ -157,9 +166,7 @@ def _announce(store: Store, server: str | None) -> None:
 
 def _run(store: Store, settings: Settings, app: str | None, reload: bool) -> int:
     report = ensure_topics(settings)  # before its address is given out: it may be nobody's
-    serving = _serving(settings)
-    if store.broker is not None and serving is not None:
-        store.broker.tell_server(serving.url, settings.prefix)
+    serving = _serving(store, settings)
     _announce(store, None if serving is None else serving.url)
     if serving is None:
         note('the console needs more: pip install "dueline[server]"')
@@ -168,13 +175,18 @@ def _run(store: Store, settings: Settings, app: str | None, reload: bool) -> int
             note(warning)
     worker = ["--app", app or DEMO_APP, *(["--reload"] if reload else [])]
     roles = _roles(store, settings, worker, serving)
-    return Supervisor(roles, TerminalPrinter(_trial(store, app))).run()
+    return Supervisor(roles, TerminalPrinter(_trial(store, app), serving)).run()
 
 
-def _serving(settings: Settings) -> Serving | None:
+def _serving(store: Store, settings: Settings) -> Serving | None:
     """None: what it needs is not installed."""
+
+    def tell(url: str | None) -> None:
+        if store.broker is not None:
+            store.broker.tell_server(url, settings.prefix)
+
     missing = [name for name in NEEDED if find_spec(name) is None]
-    return None if missing else Serving(free_port(settings.server_port))
+    return None if missing else Serving(free_port(settings.server_port), tell)
 
 
 def _trial(store: Store, app: str | None) -> str:
@@ -205,14 +217,22 @@ def _roles(store: Store, settings: Settings, worker: Sequence[str], serving: Ser
         command("worker", [*dueline, "worker", *worker], env=environment, stop_timeout_s=patience),
     ]
     if serving is not None:
-        argv = [*dueline, "server", "--host", HOST, "--port", str(serving.port)]
-        server = command("server", argv, env=environment, stop_timeout_s=SERVER_STOP_S)
-        roles.append(replace(server, ready=None))  # `ready` is about jobs: they need not wait for the console
+        roles.append(_server([*dueline, "server", "--host", HOST], environment, serving))
     if store.broker is not None:
         roles.insert(
             0, Role(name="broker", start=store.broker.respawn, running=store.broker.process, ready=None)
         )
     return roles
+
+
+def _server(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> Role:
+    def start() -> subprocess.Popen[bytes]:
+        serving.port = free_port(serving.port)  # somebody may have taken it since
+        port = ["--port", str(serving.port)]
+        return spawn([*argv, *port], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    # `ready` is about jobs: they need not wait for the console.
+    return Role(name=SERVER, start=start, ready=None, stop_timeout_s=SERVER_STOP_S)
 
 
 def _environment(store: Store, settings: Settings) -> dict[str, str]:
@@ -231,15 +251,23 @@ def _environment(store: Store, settings: Settings) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class TerminalPrinter:
     """All on stderr, also what a child wrote to its stdout: ours carries the store's address and nothing else.
-    `trial` is a command to try once all are ready."""
+    `trial` is a command to try once all are ready; `serving` is told when its server answers."""
 
     trial: str
+    serving: Serving | None
 
     def event(self, role: str, text: str) -> None:
         note(f"{role} {text}")
+        if (
+            role == SERVER and self.serving is not None
+        ):  # it was started, and does not answer yet, or has ended
+            self.serving.tell(None)
 
     def line(self, role: str, text: str) -> None:
         click.echo(f"{role} | {readable(text)}", err=True)
+        if role == SERVER and ANSWERS in text and self.serving is not None:
+            self.serving.tell(self.serving.url)
+            note(f"console: {self.serving.url}")
 
     def all_ready(self) -> None:
         note(f"ready; try: {self.trial}")

@@ -113,7 +113,7 @@ def _instant(text: str) -> int:
 
 # -- `dueline status` ---------------------------------------------------------------------------------------
 
-_PARTITION = ("topic", "partition", "owner", "state", "generation", "pending")
+_PARTITION = ("topic", "partition", "owner", "state", "generation")
 _QUEUE = (
     "queue",
     "lag",
@@ -144,12 +144,17 @@ def status_of(http: Http) -> dict[str, Any]:
         "oldest_overdue": overview["oldest_overdue"],
         "schedules": {name: overview["schedules"][name] for name in ("count", "overdue")},
         "tzdata": zone_data_version(),
-        "partitions": [{name: each[name] for name in _PARTITION} for each in fleet["partitions"]],
+        "partitions": [_partition(each) for each in fleet["partitions"]],
         "queues": [_queue(each) for each in queues["items"]],
         "processes": processes,
         "runs": fleet["runs"],
         "handlers": sorted({name for each in processes for name in each["handlers"]}),
     }
+
+
+def _partition(view: Mapping[str, Any]) -> dict[str, Any]:
+    """A server does not count by partition."""
+    return {name: view[name] for name in _PARTITION} | {"pending": None}
 
 
 def _queue(view: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,13 @@ from pipeline.cli.store import Store, following
 from pipeline.core.backup import HoldState
 from pipeline.follower import shown_instant
 from pipeline.follower.fleet import held_view, partitions_view, process_view, runs_view, schedules_view
+from pipeline.heartbeat import Seen
 
 
 @click.command("status")
-@click.option("--fast", is_flag=True, help="Do not count pending jobs, which reads all of the jobs topic.")
+@click.option(
+    "--fast", is_flag=True, help="Do not count what is pending or waits in queues, which reads all of it."
+)
 def status(fast: bool) -> None:
     """Show the owner of every partition, what is pending, the queues, and the live processes with their runs.
 
@@ -53,14 +56,21 @@ def read_status(store: Store, *, count: bool) -> dict[str, Any]:
         "oldest_overdue": shown_instant(oldest) if overdue and oldest is not None else None,
         "schedules": schedules_view((s for _, states in holdings for s in states), now) if count else None,
         "tzdata": zone_data_version(),
-        "partitions": partitions_view(
-            store.parts.names, store.layout, processes, [backlog.pending for backlog in backlogs]
-        ),
-        "queues": queues_view(store, processes),
+        "partitions": _partitions(store, processes, [backlog.pending for backlog in backlogs]),
+        "queues": queues_view(store, processes, count=count),
         "processes": [process_view(seen) for seen in processes],
         "runs": runs_view(processes, now),
         "handlers": sorted({name for seen in processes for name in seen.heartbeat.handlers}),
     }
+
+
+def _partitions(store: Store, processes: Sequence[Seen], pending: Sequence[int]) -> list[dict[str, Any]]:
+    """`pending`: by partition of `jobs`; empty if they are not counted."""
+    names = store.parts.names
+    return [
+        {**view, "pending": pending[view["partition"]] if pending and view["topic"] == names.jobs else None}
+        for view in partitions_view(names, store.layout, processes)
+    ]
 
 
 SHOWN_CHARS = 80

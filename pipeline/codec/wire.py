@@ -79,8 +79,14 @@ def read_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_string(data: bytes, at: int) -> tuple[str, int]:
-    length, at = read_length(data, at)
-    return data[at : at + length].decode(), at + length
+    low = data[at]
+    if low & 129:  # 64 bytes and more, or no length at all
+        length, at = read_length(data, at)
+        end = at + length
+    else:
+        at += 1
+        end = at + (low >> 1)
+    return data[at:end].decode(), end
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:

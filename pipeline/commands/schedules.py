@@ -17,7 +17,7 @@ from pipeline.core import series
 from pipeline.core.errors import InvalidInput, InvalidSchedule
 from pipeline.core.job import EARLIEST, Command
 from pipeline.core.limited import require_queue
-from pipeline.core.schedule import Backfill, Schedule, ScheduleSpec, check_spec, policy
+from pipeline.core.schedule import Backfill, Schedule, ScheduleSpec, check_spec, policy, state_of
 from pipeline.core.series import Step
 from pipeline.core.times import parse_instant
 from pipeline.emission import Emission
@@ -84,6 +84,7 @@ class _Asked:
             detail["requested_by"] = self.command.requested_by[:NOTE_LIMIT]
         if state is not None:
             detail |= {"revision": str(state.revision), "incarnation": str(state.incarnation)}
+            detail["state"] = state_of(state)
         if state is not None and state.next_due is not None:
             detail["next_due"] = str(state.next_due)
         return Answer(outcome=outcome, reason=reason, detail=detail)

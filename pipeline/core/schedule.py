@@ -131,6 +131,13 @@ class Schedule:
     """Version of the zone data that `next_nominal` was computed with."""
 
 
+def state_of(state: Schedule) -> str:
+    """active | paused | ended."""
+    if state.ended:
+        return "ended"
+    return "active" if state.paused is None else "paused"
+
+
 # -- checking -----------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from pipeline.core.schedule import Schedule
 from pipeline.follower.schedules import is_overdue
 from pipeline.follower.values import shown_instant
 from pipeline.heartbeat import Seen
-from pipeline.ports import GroupProgress, Reader
 
 View = dict[str, Any]
 
@@ -37,11 +36,8 @@ def schedules_view(states: Iterable[Schedule], now: int) -> View:
     return {"count": len(there), "overdue": overdue}
 
 
-def partitions_view(
-    names: Names, layout: Layout, processes: Iterable[Seen], pending: Sequence[int]
-) -> list[View]:
-    """Every partition that somebody must own: of `jobs`, then of each queue's work topic. `pending`: by partition of
-    `jobs`; empty if they are not counted."""
+def partitions_view(names: Names, layout: Layout, processes: Iterable[Seen]) -> list[View]:
+    """Every partition that somebody must own: of `jobs`, then of each queue's work topic."""
     owners = {
         (owned.topic, owned.partition): (seen.heartbeat, owned)
         for seen in processes
@@ -56,7 +52,6 @@ def partitions_view(
             "owner": owner[0].process if owner else None,
             "state": owner[1].state if owner else None,
             "generation": owner[0].generation if owner else None,
-            "pending": pending[partition] if pending and topic == names.jobs else None,
         }
         for topic, count in places
         for partition in range(count)
@@ -83,17 +78,17 @@ def process_view(seen: Seen) -> View:
     }
 
 
-def queue_view(queue: str, processes: Iterable[Seen], behind: tuple[int, int | None]) -> View:
-    """A queue: how far its workers are behind, and what they say of it."""
+def queue_view(queue: str, processes: Iterable[Seen], waiting: int | None, oldest: int | None) -> View:
+    """A queue: how many of its runs wait (None: nobody counted), since when the oldest is there that has not ended, and
+    what its workers say of it."""
     beats = [
         seen.heartbeat
         for seen in processes
         if seen.heartbeat.role == "worker" and queue in seen.heartbeat.queues
     ]
-    lag, oldest = behind
     return {
         "queue": queue,
-        "lag": lag,
+        "lag": waiting,
         "oldest_unacked": None if oldest is None else shown_instant(oldest),
         "workers": len(beats),
         "in_flight": sum(len(beat.in_flight) for beat in beats),
@@ -101,22 +96,6 @@ def queue_view(queue: str, processes: Iterable[Seen], behind: tuple[int, int | N
         "parked": sum(beat.parked for beat in beats),
         "handlers": sorted({name for beat in beats for name in beat.handlers}),
     }
-
-
-def behind(reader: Reader, topic: str, progress: Sequence[GroupProgress]) -> tuple[int, int | None]:
-    """Offsets between what a group has committed of a work topic and the end, and the time of the oldest record there.
-
-    Markers of transactions take offsets too, and nobody acks them: a partition where nothing else lies there counts
-    as read, and elsewhere the sum is a little too high. StoreUnreachable.
-    """
-    lag, times = 0, []
-    for partition, at in enumerate(progress):
-        start = max(at.low, at.committed or 0)
-        first = reader.tail(topic, partition, start, 1) if start < at.end else ()
-        if first:
-            lag += at.end - start
-            times.append(first[0].timestamp()[1])
-    return lag, min(times, default=None)
 
 
 def runs_view(processes: Sequence[Seen], now: int) -> list[View]:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import keys
 from pipeline.core.errors import InvalidInput
 from pipeline.core.ids import parse_occurrence
-from pipeline.core.schedule import Backfill, Recent, Schedule, ScheduleSpec, spec_to_json, timing_spec
+from pipeline.core.schedule import (
+    Backfill,
+    Recent,
+    Schedule,
+    ScheduleSpec,
+    spec_to_json,
+    state_of,
+    timing_spec,
+)
 from pipeline.core.times import aware
 from pipeline.follower.trail import SKIPPED, Trail, note_skipped
 from pipeline.follower.values import readable_event, readable_schedule, shown_instant
@@ -94,13 +102,6 @@ def detail_number(text: str | None) -> int:
 def is_overdue(state: Schedule, now: int) -> bool:
     """Whether its owner should long have decided what is due."""
     return state_of(state) == "active" and state.next_due is not None and state.next_due < now - OVERDUE_MS
-
-
-def state_of(state: Schedule) -> str:
-    """active | paused | ended."""
-    if state.ended:
-        return "ended"
-    return "active" if state.paused is None else "paused"
 
 
 # -- views --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pipeline.core.ids import KeyedId, ScheduleOccurrence, keyed_id, occurrence_
 from pipeline.core.job import Event, KeyState, Run
 from pipeline.core.layout import Layout
 from pipeline.core.limited import bare
-from pipeline.core.schedule import Schedule
+from pipeline.core.schedule import Recent, Schedule, ScheduleSpec
 from pipeline.core.step import DELETED, EDITED, PAUSED
 from pipeline.follower.values import (
     headers_of,
@@ -41,8 +41,8 @@ __all__ = [
 BEFORE_TOMBSTONE_MS = 60_000
 """How far before its tombstone a run may stand on the work topic: one transaction, but several clocks."""
 RUN_DIGITS = 9
-SKIPPED = "skipped."
-"""How a schedule notes an occurrence that did not fire; the reason follows."""
+FIRED, SKIPPED = "fired", "skipped."
+"""How a schedule notes an occurrence that fired, and one that did not; the reason follows."""
 _GOES_ON = frozenset({"duplicate", "superseded", "moved", "changed", "brought_forward"})
 """Ends of a record that are no end of its job: what it repeats ended, or goes on, as told elsewhere."""
 
@@ -88,6 +88,8 @@ class Trail:
     certain: bool = False
     """Of an occurrence of a schedule: whether the place is that of the state which came with the firing, not of a later
     one."""
+    guessed: bool = False
+    """Of the same: whether its schedule may have been another when it fired, so that its runs may stand elsewhere."""
 
     @property
     def pending(self) -> Run | None:
@@ -345,8 +347,13 @@ class ScheduledFold(Fold):
         if trail.skipped is not None:
             trail.first = waited
 
+    def follows(self, state: Schedule | None) -> None:
+        """That is the last state that was read."""
+        if state is not None and state.incarnation == self._of.incarnation:
+            self.trail.schedule = state
+
     def stands(self, state: Schedule) -> None:
-        self.trail.schedule = state
+        before, self.trail.schedule = self.trail.schedule, state
         nominal, grid = self._of.nominal_at, self._of.kind == "g"
         if grid and nominal in state.buffer:
             self._comes(state, nominal)
@@ -354,7 +361,7 @@ class ScheduledFold(Fold):
         elif grid and nominal == state.next_nominal:
             self._comes(state, state.next_due or nominal)
         else:
-            self._decided(state)
+            self._decided(state, before)
 
     def _comes(self, state: Schedule, due_at: int) -> None:
         trail = self.trail
@@ -363,23 +370,35 @@ class ScheduledFold(Fold):
             trail.end = trail.skipped = trail.first = None
         trail.live[self._schedule] = run_to_come(trail.id, state, self._of.nominal_at, due_at)
 
-    def _decided(self, state: Schedule) -> None:
+    def _decided(self, state: Schedule, before: Schedule | None) -> None:
         """It fired or was skipped; of its last occurrences a state tells which."""
         trail, of = self.trail, self._of
-        told = [
-            each.outcome for each in state.recent if (each.nominal_at, each.kind) == (of.nominal_at, of.kind)
-        ]
-        if told:
+        told = self._told(state)
+        if told is not None:
             trail.known = True
-        if told and told[0].startswith(SKIPPED):
-            note_skipped(trail, state, of.nominal_at, told[0].removeprefix(SKIPPED))
-        elif not self.trail.certain and state.spec.queue in self._layout.queues:
-            self.trail.certain = bool(told)
-            trail.work = self._place(state)
+        if told is not None and told.outcome.startswith(SKIPPED):
+            note_skipped(trail, state, of.nominal_at, told.outcome.removeprefix(SKIPPED))
+            return
+        spec = state.spec if told is None else self._fired_by(told, state, before)
+        if not trail.certain and (spec or state.spec).queue in self._layout.queues:
+            trail.certain, trail.guessed = told is not None, spec is None
+            trail.work = self._place(state, spec or state.spec)
 
-    def _place(self, state: Schedule) -> Place:
+    def _told(self, state: Schedule) -> Recent | None:
+        of = self._of
+        return next((r for r in state.recent if (r.nominal_at, r.kind) == (of.nominal_at, of.kind)), None)
+
+    def _fired_by(self, told: Recent, state: Schedule, before: Schedule | None) -> ScheduleSpec | None:
+        """The definition by which it fired: what is due when a schedule is changed goes by the one before. None: that
+        is not known."""
+        if state.revision == 1 or (told.outcome == FIRED and told.at > state.changed_at):
+            return state.spec
+        if before is None or self._told(before) is not None:
+            return None
+        return before.spec if told.at <= state.changed_at else state.spec
+
+    def _place(self, state: Schedule, spec: ScheduleSpec) -> Place:
         """Where its first run went by this definition, and since when that may stand there."""
-        spec = state.spec
         partition = self._layout.work_partition(spec.queue, spec.serial or self.trail.id)
         earliest = state.created_at if self._of.kind == "b" else self._of.nominal_at
         return Place(spec.queue, partition, max(earliest - BEFORE_TOMBSTONE_MS, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from struct import Struct
 
 from pipeline.core.job import Ack, Run
 from pipeline.core.keys import job_key
@@ -10,10 +11,25 @@ from pipeline.follower.trail import Trail
 from pipeline.readmodel import plain
 from pipeline.readmodel import tale as tales
 from pipeline.readmodel.plain import JSON, NOWHERE, PLAIN, WAITING, Body
-from pipeline.readmodel.rows import CODES, HEAD_SIZE, LATE, LATE_MS, Head, head_of, lateness_of
+from pipeline.readmodel.rows import (
+    CODES,
+    HEAD_SIZE,
+    LATE,
+    LATE_MS,
+    QUEUED,
+    RUNNING,
+    Head,
+    Standing,
+    head_of,
+    lateness_of,
+)
 from pipeline.readmodel.tale import Sent, Tale
 from pipeline.readmodel.words import HANDLER, OTHER, QUEUE, WORKER, Words
 
+_STANDING = Struct(">iqq")
+_JSON_AT = HEAD_SIZE + _STANDING.size
+_NOWHERE = Standing(NOWHERE, NOWHERE, NOWHERE)
+_OPEN = frozenset({QUEUED, RUNNING})
 _INT64 = (1 << 63) - 1
 _MOST = (1 << 16) - 1
 
@@ -23,7 +39,7 @@ def pack(tale: Tale, words: Words) -> bytes:
     head = _head(tale, words)
     body = _plain(tale, head, words)
     if body is None:
-        return head.packed() + tales.to_json(tale)
+        return head.packed() + _STANDING.pack(*(_standing(tale) or _NOWHERE)) + tales.to_json(tale)
     if body == Body(body.created_at, body.home_offset):
         run = plain.Plain(head.due_at, body.created_at, head.handler, head.queue, b"")
         return plain.made(run, body.home_offset)
@@ -34,9 +50,32 @@ def unpack(id_: str, row: bytes, words: Words) -> Tale:
     """What `pack` made a row of."""
     if row[0] in (WAITING, PLAIN):
         return _tale(id_, row, words)
-    tale = tales.from_json(id_, row[HEAD_SIZE:])
+    tale = tales.from_json(id_, row[_JSON_AT:])
     tale.ended_at = head_of(row).ended_at
     return tale
+
+
+def open_run(row: bytes, head: Head) -> Standing | None:
+    """Where the run stands that this job waits for, or that is under way; None: there is none, or it was not read."""
+    if head.status not in _OPEN or head.ended_at:
+        return None
+    if head.form == PLAIN:
+        return plain.standing(row)
+    found = Standing(*_STANDING.unpack_from(row, HEAD_SIZE))
+    return None if found == _NOWHERE else found
+
+
+def given_up(row: bytes, at: int) -> bytes:
+    """The row of a job whose run nobody will end any more: it is forgotten with those that ended then."""
+    return head_of(row)._replace(ended_at=max(at, 1)).packed() + row[HEAD_SIZE:]
+
+
+def _standing(tale: Tale) -> Standing | None:
+    story = tale.story()
+    last, shown = story.highest_run, story.shown
+    if last not in story.runs or shown is None or shown.queue != tale.queue:
+        return None
+    return Standing(tale.partition, story.runs[last].offset, story.runs[last].at)
 
 
 def _head(tale: Tale, words: Words) -> Head:

@@ -31,6 +31,8 @@ class Totals:
         told = {} if value is None else json.loads(value)
         self.handlers = Counter({(a, b): n for a, b, n in told.get("handlers", ())})
         self.queues = Counter({(a, b): n for a, b, n in told.get("queues", ())})
+        self.waiting = Counter(dict(told.get("waiting", ())))
+        """By the number of a queue: runs that stand on its work topic and that nobody has started."""
         self.ended: int = told.get("ended", 0)
         self.letters: int = told.get("letters", 0)
         self.events: tuple[int, int] = tuple(told.get("events", (0, 0)))
@@ -46,6 +48,7 @@ class Totals:
         told = {
             "handlers": [[*key, number] for key, number in self.handlers.items()],
             "queues": [[*key, number] for key, number in self.queues.items()],
+            "waiting": [*self.waiting.items()],
             "ended": self.ended,
             "letters": self.letters,
             "events": self.events,

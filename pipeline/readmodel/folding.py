@@ -15,6 +15,7 @@ from pipeline.core.job import AckState, Event, Run
 from pipeline.core.keys import LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
+from pipeline.core.schedule import Schedule
 from pipeline.follower.values import (
     headers_of,
     readable_ack,
@@ -42,6 +43,8 @@ FAILED = frozenset({AckState.RETRYING, AckState.FAILED, AckState.DEAD})
 DEAD = frozenset({AckState.FAILED, AckState.DEAD})
 EVENT_TEXT = 500
 Taker = Callable[[Record, bytes], None]
+_json = json.JSONEncoder(separators=(",", ":")).encode
+"""`json.dumps` makes one of these for each value."""
 
 
 class Folding:
@@ -169,18 +172,25 @@ class Folding:
             return
         self.fold_home(id_, key, record, current)
 
-    def fold_home(self, id_: bytes, key: bytes, record: Record, current: int | None = None) -> None:
+    def fold_home(
+        self,
+        id_: bytes,
+        key: bytes,
+        record: Record,
+        current: int | None = None,
+        before: Schedule | None = None,
+    ) -> None:
         """The same, of one that is known to be at its home."""
         tale = self._load(id_)
         if tale is None:
             return
-        before = tale.trail.end
-        tales.fold_home(tale, key, record, self.layout, current)
+        end = tale.trail.end
+        tales.fold_home(tale, key, record, self.layout, current, before)
         if _was_given(tale):
             tale.home_offset = record.offset() or 0
         at = record.timestamp()[1]
         self._keep(id_, tale, at)
-        if tale.trail.end == "dead" != before and tale.trail.first is not None:
+        if tale.trail.end == "dead" != end and tale.trail.first is not None:
             self._count_dead(tale.trail.first, at)
 
     def _count_dead(self, run: Run, at: int) -> None:
@@ -323,7 +333,7 @@ class Folding:
             note_skip(event, key, record, self)
         first, following = self._sheet.totals.events
         row = EVENT + following.to_bytes(8, "big")
-        self._sheet.put(row, json.dumps(event_view(event), separators=(",", ":")).encode())
+        self._sheet.put(row, _json(event_view(event)).encode())
         self._sheet.totals.events = first, following + 1
 
     def _meta(self, record: Record, key: bytes) -> None:

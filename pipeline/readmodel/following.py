@@ -17,6 +17,7 @@ from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.readmodel.folding import Folding
 from pipeline.readmodel.forgetting import Retention, forget
+from pipeline.readmodel.open_runs import Ended, give_up
 from pipeline.readmodel.processes import Processes
 from pipeline.readmodel.questions import Freshness, Position
 from pipeline.readmodel.rows import FORMAT
@@ -27,8 +28,8 @@ from pipeline.readmodel.way import Way, rest_s
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
-"""Of the rows; those of another version are folded anew. 2: what a schedule left out has a handler, queue and due."""
+VERSION = 3
+"""Of the rows; those of another version are folded anew. 3: where each run stands that has not ended."""
 AGAIN_S, LONGEST_S = 0.5, 15.0
 """How long after it broke off it begins again; twice as long each time."""
 CHECK_S = 60.0
@@ -53,11 +54,15 @@ class Following:
         self.source: Source | None = None
         self.folding: Folding | None = None
         """Of this session, or the last one."""
+        self.ended: Mapping[tuple[str, int], Ended] = {}
+        """By queue and partition: runs that have ended whatever the rows say. Told by another thread."""
         self._connect = connect
         self._retention = retention
         self._problem: str | None = "the store has not been reached yet"
         self._ready = False
         self._left = Left(0, None)
+        self._stepped: float | None = None
+        """When all went well the last time, by time.monotonic()."""
         self._heard = 0
         self._written: Mapping[Place, int] = {}
         self._wakes: list[Callable[[], None]] = []
@@ -116,6 +121,10 @@ class Following:
     def freshness(self) -> Freshness:
         left, since = self._left
         age = max(0, self.now() - since) if left and since is not None else 0
+        if (
+            self._problem is not None and self._stepped is not None
+        ):  # nobody knows what has been written since
+            age += int((time.monotonic() - self._stepped) * 1000)
         return Freshness(left, age, self._ready, self._problem)
 
     def has(self, position: Position) -> bool:
@@ -204,6 +213,7 @@ class Following:
                 if records:
                     self._heard = records[-1].timestamp()[1]
                 self._written, self._left, self._problem = session.written, left, None
+                self._stepped = time.monotonic()
                 self._ready = self._ready or (session.complete and not left.number)
                 self._notify()
             now = time.monotonic()
@@ -214,11 +224,28 @@ class Following:
             if now - forgot > FORGET_S:
                 if forget(self.sheet, folding.newest, self._retention):
                     self.sheet.write()
+                self._give_up(folding)
                 forgot = now
             if giving:
                 self._rest(rest_s(time.thread_time() - began))
             elif 0 < len(records) < SMALL:
                 self._rest(GATHER_S)
+
+    def _give_up(self, folding: Folding) -> None:
+        """What waits for an end that will not come."""
+        given = unseen = 0
+        for (queue, partition), ended in self.ended.items():
+            if self._written.get((folding.names.acks(queue), partition), 0) >= ended.acks:
+                both = give_up(self.sheet, queue, partition, ended, folding.newest)
+                given, unseen = given + both[0], unseen + both[1]
+        if given:
+            self.sheet.write()
+        if unseen:
+            log.warning(
+                "read model: %d runs were deleted by the retention of their topic before they had ended",
+                unseen,
+                extra={"action": "readmodel.deleted_unseen", "runs": unseen},
+            )
 
     def _gives_way(self) -> bool:
         return not self._wakes and self.way.given(self.freshness().age_ms)
@@ -259,7 +286,7 @@ class Following:
         self.rows.clear()
         self.sheet = Sheet(self.rows)
         with self.changed:
-            self._ready, self._written = False, {}
+            self._ready, self._written, self.ended = False, {}, {}
         self._tell(f"everything is read again: {reason}")
 
 

@@ -16,9 +16,9 @@ from pipeline.core.job import JobStatus
 from pipeline.core.keys import HOLD_KEY
 from pipeline.core.keys import QUEUE as QUEUE_KEY
 from pipeline.core.queues import Pause, Purge, QueueState
-from pipeline.core.schedule import Schedule
+from pipeline.core.schedule import Schedule, state_of
 from pipeline.follower.fleet import held_view, partitions_view, process_view, runs_view, schedules_view
-from pipeline.follower.schedules import REMOVED, state_of
+from pipeline.follower.schedules import REMOVED
 from pipeline.follower.values import readable_schedule, shown_instant
 from pipeline.heartbeat import Seen
 from pipeline.queues import states_of
@@ -44,7 +44,9 @@ SUMMARY_S = 3.0
 # -- the last hour ------------------------------------------------------------------------------------------
 
 
-def overview_of(sheet: Sheet, jobs: JobList, schedules: Summary, now: int) -> View:
+def overview_of(
+    sheet: Sheet, jobs: JobList, schedules: Summary, now: int, queues: frozenset[str] | None
+) -> View:
     """`overview` without how fresh it is."""
     minutes = last_minutes(sheet, now)
     hour = merged(minutes.values())
@@ -58,8 +60,10 @@ def overview_of(sheet: Sheet, jobs: JobList, schedules: Summary, now: int) -> Vi
         "oldest_overdue": shown_instant(int.from_bytes(first[0].place[:8], "big")) if first else None,
         "lateness": {"p50_ms": percentile(hour.late, 0.5), "p99_ms": percentile(hour.late, 0.99)},
         "minutes": [_minute_view(minute, minutes[minute]) for minute in sorted(minutes)],
-        "handlers": _handler_views(hour, sheet.words),
-        "schedules": schedules.view(now),
+        "handlers": _handler_views(hour, sheet.words)
+        if queues is None
+        else [],  # nobody knows of which queue
+        "schedules": schedules.view(now, queues),
         "held": held_view(hold_of(sheet.rows)),
     }
 
@@ -112,17 +116,21 @@ class Summary:
 
     def __init__(self, rows: RocksRows) -> None:
         self._rows = rows
-        self._known: tuple[float, View] = (0.0, {})
+        self._known: tuple[float, View, Mapping[str, str]] = (0.0, {}, {})
+        """When, what, and the queue of each that is overdue."""
 
-    def view(self, now: int) -> View:
-        """As of a few seconds ago."""
-        at, view = self._known
+    def view(self, now: int, queues: frozenset[str] | None = None) -> View:
+        """As of a few seconds ago; overdue ones of these queues alone."""
+        at, view, places = self._known
         if not view or time.monotonic() - at > SUMMARY_S:
             states = list(all_schedules(self._rows))
             paused = sum(state_of(state) == "paused" for state in states)
             view = {**schedules_view(states, now), "paused": paused}
-            self._known = time.monotonic(), view
-        return view
+            overdue = frozenset(view["overdue"])
+            places = {state.spec.id: state.spec.queue for state in states if state.spec.id in overdue}
+            self._known = time.monotonic(), view, places
+        seen = [id_ for id_ in view["overdue"] if queues is None or places[id_] in queues]
+        return {**view, "overdue": seen}
 
 
 def hold_of(rows: RocksRows) -> Hold | None:
@@ -172,7 +180,7 @@ def meta_rows(rows: RocksRows, prefix: bytes = b"") -> Iterator[tuple[bytes, byt
 def fleet_of(sheet: Sheet, names: Any, layout: Any, processes: Sequence[Seen], now: int) -> View:
     """Owners, processes and runs in flight, as `dueline status` shows them."""
     era = era_of(sheet.rows)
-    partitions = partitions_view(names, layout, processes, ())
+    partitions = partitions_view(names, layout, processes)
     return {
         "at": shown_instant(now),
         "era": era,

@@ -176,7 +176,7 @@ class JobList:
             if number >= at_most:
                 return Count(at_most, capped=next(places, None) is not None or number > at_most)
             if scanned >= COUNTED or time.monotonic() > deadline:
-                return Count(number, capped=True)
+                return Count(number, capped=next(places, None) is not None)
         return Count(number, capped=False)
 
     # -- what is looked at ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ from pipeline.adapters.rocks_rows import RocksRows
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.job import JobStatus
 from pipeline.core.queues import QueueState
-from pipeline.core.schedule import Schedule
+from pipeline.core.schedule import Schedule, state_of
 from pipeline.follower import Follower
 from pipeline.follower.fleet import queue_view
-from pipeline.follower.schedules import REMOVED, listed_view, schedule_view, state_of, upcoming
+from pipeline.follower.schedules import REMOVED, listed_view, schedule_view, upcoming
 from pipeline.follower.values import readable_key_state, readable_run, readable_schedule, shown_instant
 from pipeline.ports import Reader
+from pipeline.readmodel import audit
 from pipeline.readmodel import tale as tales
 from pipeline.readmodel.body import unpack
 from pipeline.readmodel.counts import figures_of
 from pipeline.readmodel.finding import find
 from pipeline.readmodel.following import Following
 from pipeline.readmodel.forgetting import Retention
+from pipeline.readmodel.groups import Groups
 from pipeline.readmodel.installation import (
     Summary,
     fleet_of,
@@ -34,9 +37,19 @@ from pipeline.readmodel.installation import (
     register_of,
     said_of,
 )
-from pipeline.readmodel.lags import Lags
 from pipeline.readmodel.lists import Cursor, JobList, asked, check, page_of, queues_asked
-from pipeline.readmodel.questions import LIST_LIMIT, Count, Freshness, JobsWanted, Page, Position, View
+from pipeline.readmodel.open_runs import oldest, waiting
+from pipeline.readmodel.questions import (
+    LIST_LIMIT,
+    AuditWanted,
+    Count,
+    Freshness,
+    JobsWanted,
+    Page,
+    Position,
+    View,
+    etag_of,
+)
 from pipeline.readmodel.rows import (
     BASE,
     EVENT,
@@ -73,13 +86,13 @@ class ReadModel:
         once; the store need not be there."""
         self._rows = RocksRows(path)
         self._following = Following(self._rows, connect, retention or Retention())
-        self._lags = Lags(self._following)
+        self._groups = Groups(self._following)
         self._summary = Summary(self._rows)
         self._following.start()
-        self._lags.start()
+        self._groups.start()
 
     def close(self) -> None:
-        self._lags.close()
+        self._groups.close()
         self._following.close()
         self._rows.close()
 
@@ -228,7 +241,7 @@ class ReadModel:
         state = readable_schedule(self._rows.get(SCHEDULE + schedule_id.encode("utf-8", "surrogatepass")))
         if state is None or state.ended == REMOVED:
             raise NotFound(f"{schedule_id}: there is no schedule of this id")
-        etag = f"{state.incarnation}-{state.revision}-{state_of(state)}"
+        etag = etag_of(str(state.incarnation), str(state.revision), state_of(state))
         view = schedule_view(state, self._following.now())
         return {**view, "recent": self._recent(schedule_id), "etag": etag}
 
@@ -289,26 +302,31 @@ class ReadModel:
                 bucket[n] += figure
         return [_bucket_view(since + n * width_ms, width_ms, figures) for n, figures in sorted(sums.items())]
 
-    def overview(self) -> View:
+    def overview(self, queues: frozenset[str] | None = None) -> View:
         now = self._following.now()
         freshness = self.freshness()._asdict()
-        return {**overview_of(self._sheet, self._list(), self._summary, now), "freshness": freshness}
+        return {**overview_of(self._sheet, self._list(), self._summary, now, queues), "freshness": freshness}
 
     def queues(self) -> Sequence[View]:
         following, now = self._following, self._following.now()
         processes, said = following.processes.alive(now), said_of(self._rows)
         return [
             {
-                **queue_view(queue, processes, self._lags.get(queue, (0, None))),
+                **queue_view(queue, processes, *self._backlog(queue, partitions)),
                 **rates_of(self._sheet, queue, now),
                 **self._held(said.get(queue)),
             }
-            for queue in sorted(following.layout().queues)
+            for queue, partitions in sorted(following.layout().queues.items())
         ]
+
+    def _backlog(self, queue: str, partitions: int) -> tuple[int, int | None]:
+        """Runs that wait, and since when the oldest is there that has not ended."""
+        below = partial(self._groups.below, queue)
+        return waiting(self._sheet, queue), oldest(self._sheet, queue, partitions, below)
 
     def _held(self, said: QueueState | None) -> View:
         pause, purge = (None, None) if said is None else (said.pause, said.purge)
-        left = None if purge is None else self._lags.left(purge)
+        left = None if purge is None else self._groups.left(purge)
         return {"paused": pause_view(pause), "purge": purge_view(purge, left)}
 
     def fleet(self) -> View:
@@ -347,6 +365,18 @@ class ReadModel:
             last = key[1:]
             rows.append({"id": cursors.written(last), **json.loads(value)})
         return Page(rows=rows, cursor=None if last is None else cursors.written(last), scanned=len(rows))
+
+    def audit(self, wanted: AuditWanted, limit: int = 50, cursor: str | None = None) -> Page:
+        _check_limit(limit)
+        cursors = self._cursor(
+            "cursor", ["audit", self._following.nonce, wanted.job, wanted.schedule, wanted.by]
+        )
+        before = cursors.read(cursor)
+        first, following = self._sheet.totals.events
+        span = first, following if before is None else min(following, int.from_bytes(before, "big"))
+        views, on, scanned = audit.found(self._rows, span, wanted, limit)
+        following_cursor = None if on is None else cursors.written(on.to_bytes(8, "big"))
+        return Page(rows=views, cursor=following_cursor, scanned=scanned)
 
 
 def _check_limit(limit: int) -> None:

@@ -22,7 +22,7 @@ from pipeline.follower.job import Story, status_of
 from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Place, Trail
 from pipeline.follower.values import place_of
 from pipeline.ports import Record
-from pipeline.readmodel.rows import CODES, LATE, LATE_MS, Head, lateness_of
+from pipeline.readmodel.rows import CODES, HEAD_SIZE, LATE, LATE_MS, Head, Standing, lateness_of
 from pipeline.readmodel.words import HANDLER, OTHER, QUEUE, WORKER, Words
 from pipeline.view import headers_of
 
@@ -40,6 +40,9 @@ _NO_MORE = bytes(2)
 MOST_NAMES = 10_000
 _WAITING = Struct(">BBHHqqBqq")
 _PLAIN = Struct(">BBHHqqBqqqhhBqqBBHQqqqB")
+_STANDING = Struct(">hBqq")
+_STANDS_AT = HEAD_SIZE + 3 * 8 + 2
+"""Of `here`, `fired`, `sent_at`, `sent_offset` in a PLAIN row."""
 NOWHERE = -1
 _STATES = tuple(AckState)
 STATE_CODES = {state: code for code, state in enumerate(_STATES, 1)}
@@ -162,6 +165,12 @@ def read(row: bytes) -> tuple[Head, Body] | None:
     told = _PLAIN.unpack_from(row)
     result = row[_PLAIN.size :] if told[-1] else None
     return tuple.__new__(Head, told[:7]), tuple.__new__(Body, (*told[7:-1], result))
+
+
+def standing(row: bytes) -> Standing | None:
+    """Where the run of a PLAIN row was read; None: it was not read yet."""
+    here, _, sent_at, sent_offset = _STANDING.unpack_from(row, _STANDS_AT)
+    return None if sent_at == NOWHERE else Standing(here, sent_offset, sent_at)
 
 
 def written(head: Head, body: Body, at: int) -> bytes:

@@ -71,14 +71,28 @@ class Count(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """How far the read model is behind: records not folded yet, and the age of the oldest of them in ms.
-    `ready`: it has
-    caught up once since it was opened. `problem`: why it does not follow at the moment, in one line."""
+    """How far the read model is behind: records not folded yet, as far as is known, and how old what it shows may be,
+    in ms. `ready`: it has caught up once since it was opened. `problem`: why it does not follow at the moment, in one
+    line; its age grows then."""
 
     behind: int
     age_ms: int
     ready: bool
     problem: str | None
+
+
+def etag_of(incarnation: str, revision: str, state: str) -> str:
+    """Of a schedule: changes with its definition and with its state (active | paused | ended), not with each run."""
+    return f"{incarnation}-{revision}-{state}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditWanted:
+    """Which changes; None: whichever."""
+
+    job: str | None = None
+    schedule: str | None = None
+    by: str | None = None
 
 
 class Questions(Protocol):
@@ -165,8 +179,9 @@ class Questions(Protocol):
         """Counts by due time: [{"from", "to", "counts": {status: n}, "late": n}], empty ones left out."""
         ...
 
-    def overview(self) -> View:
-        """Of the last hour by minute: {"at", "pending", "oldest_overdue", "overdue": n, "lateness": {"p50_ms",
+    def overview(self, queues: frozenset[str] | None = None) -> View:
+        """Figures of all; with `queues` nothing is named but what is of these. Of the last hour by minute:
+        {"at", "pending", "oldest_overdue", "overdue": n, "lateness": {"p50_ms",
         "p99_ms"},
         "minutes": [{"at", "fired", "succeeded", "failed", "dead", "lateness_p50_ms", "lateness_p99_ms"}],
         "handlers": [{"handler", "succeeded", "failed", "dead"}], "schedules": {"count", "paused", "overdue":
@@ -183,8 +198,8 @@ class Questions(Protocol):
         ...
 
     def fleet(self) -> View:
-        """`partitions`, `processes`, `runs` of `dueline status`, with the era and group generation of each
-        owner."""
+        """`partitions`, `processes`, `runs` of `dueline status`, with the era and group generation of each owner. What
+        is pending is not counted by partition."""
         ...
 
     def replays(self) -> Sequence[View]:
@@ -197,6 +212,12 @@ class Questions(Protocol):
         """What happened since the cursor, the oldest first: {"id" (a cursor), "at", "kind", "job", "schedule",
         "outcome", "by", "reason", "detail"}; the last ones if there is no cursor. For server-sent events and the action
         log."""
+        ...
+
+    def audit(self, wanted: AuditWanted, limit: int = 50, cursor: str | None = None) -> Page:
+        """Who changed what through a server, the latest first: {"at", "by", "role", "verb", "outcome", "job",
+        "schedule", "detail"}. Of the events that are kept here; a page may be short of rows and have a cursor, as that
+        of `jobs`."""
         ...
 
     def close(self) -> None: ...

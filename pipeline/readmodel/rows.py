@@ -6,6 +6,7 @@ I <status> <handler> <due> <occurrence>      its place in a list
 K <key> 0 <occurrence>                       of a keyed job
 C <schedule> 0 <due> <occurrence>            of an occurrence of a schedule
 E <ended> <occurrence>                       of one that has ended: the first of them are forgotten first
+Y <queue> <partition> <offset>               a run that has not ended, where it stands on its work topic
 B <keyed id>                                 which incarnation of a keyed job is the last
 G, g, U, X <schedule>                        a schedule: its state, what it has waiting, what it was, its skips
 M <minute>, H <hour>                         how many jobs are due then, by status
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 from pipeline.core.job import JobStatus
 
-JOB, PAYLOAD, LISTED, KEYED, OCCURRENCE, ENDED, BASE = b"R", b"P", b"I", b"K", b"C", b"E", b"B"
+JOB, PAYLOAD, LISTED, KEYED, OCCURRENCE, ENDED, BASE, OPEN = b"R", b"P", b"I", b"K", b"C", b"E", b"B", b"Y"
 SCHEDULE, WAITING, GONE, SKIPS = b"G", b"g", b"U", b"X"
 MINUTE, HOUR, ACTIVITY, EVENT = b"M", b"H", b"A", b"V"
 LETTER, LATEST, REQUEUED, META, WORD, POSITION = b"D", b"d", b"q", b"W", b"N", b"O"
@@ -33,6 +34,7 @@ TOTALS, FORMAT = b"T", b"F"
 STATUSES = tuple(JobStatus)
 CODES = {status: code for code, status in enumerate(STATUSES, 1)}
 """0: nothing is known but an ack."""
+QUEUED, RUNNING = CODES[JobStatus.QUEUED], CODES[JobStatus.RUNNING]
 LATE = 1
 """Flag: its first run was appended late."""
 LATE_MS = 5_000
@@ -41,6 +43,7 @@ SHARED = 255
 _HEAD = Struct(">BBHHqqB")
 HEAD_SIZE = _HEAD.size
 _DUE = Struct(">Q")
+_PLACE = Struct(">HIQ")
 _FAR = (1 << 64) - 1
 _LAST_MINUTE = (1 << 32) - 1
 
@@ -63,6 +66,14 @@ class Head(NamedTuple):
 
 def head_of(row: bytes) -> Head:
     return tuple.__new__(Head, _HEAD.unpack_from(row))
+
+
+class Standing(NamedTuple):
+    """Where a run stands on the work topic of its queue, and since when (LogAppendTime, epoch ms)."""
+
+    partition: int
+    offset: int
+    since: int
 
 
 def within(due_at: int) -> int:
@@ -91,6 +102,21 @@ def due_bytes(due_at: int) -> bytes:
 
 def ended_key(head: Head, id_: bytes) -> bytes:
     return ENDED + _DUE.pack(within(head.ended_at)) + id_
+
+
+def open_key(queue: int, partition: int, offset: int) -> bytes:
+    """Of the run that stands there; `queue` is the number of a word."""
+    return OPEN + _PLACE.pack(queue, partition, within(offset))
+
+
+def open_row(since: int, id_: bytes) -> bytes:
+    """What stands under `open_key`."""
+    return _DUE.pack(within(since)) + id_
+
+
+def read_open(key: bytes, value: bytes) -> tuple[int, int, bytes]:
+    """Offset, since when, and the occurrence."""
+    return int.from_bytes(key[-8:], "big"), int.from_bytes(value[:8], "big"), value[8:]
 
 
 def keyed_key(key: str, id_: bytes) -> bytes:

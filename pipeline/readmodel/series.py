@@ -41,7 +41,7 @@ def fold_schedule(record: Record, key: bytes, folding: Folding) -> None:
     if state is not None:
         told |= _decided(id_, state, before)
     for occurrence in sorted(told):
-        folding.fold_home(occurrence.encode(), key, record)
+        folding.fold_home(occurrence.encode(), key, record, before=before)
     if before is not None and (state is None or state.incarnation != before.incarnation):
         sheet.put(GONE + name, sheet.get(SCHEDULE + name))  # its occurrences may still be asked for
     sheet.put(SCHEDULE + name, None if state is None else value)

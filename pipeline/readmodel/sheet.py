@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pipeline.adapters.rocks_rows import RocksRows
+from pipeline.readmodel.body import open_run
 from pipeline.readmodel.counts import Buckets, Recent, Totals
 from pipeline.readmodel.rows import (
     JOB,
     LATE,
+    QUEUED,
     TOTALS,
     Head,
+    Standing,
     ended_key,
     head_of,
     listed_key,
     minute_of,
     occurrence_key,
+    open_key,
+    open_row,
 )
 from pipeline.readmodel.tale import schedule_of
 from pipeline.readmodel.words import Words
@@ -81,15 +86,15 @@ class Sheet:
 
     def _list(self, id_: bytes, old: bytes | None, new: bytes | None) -> None:
         """Where a job stands in the lists and the counts."""
-        was = None if old is None else head_of(old)
-        now = None if new is None else head_of(new)
+        was, now = _listed(old), _listed(new)
         if was == now:
             return
         schedule = schedule_of(id_.decode()) if id_.startswith(b"s:") else None
         if was is not None:
-            self._remove(id_, was, schedule)
+            self._remove(id_, was[0], schedule)
         if now is not None:
-            self._add(id_, now, schedule)
+            self._add(id_, now[0], schedule)
+        self._stand(id_, was, now)
 
     def _remove(self, id_: bytes, head: Head, schedule: str | None) -> None:
         puts = self._puts
@@ -115,7 +120,35 @@ class Sheet:
             puts[occurrence_key(schedule, head.due_at, id_)] = b""
         self._count(head, 1)
 
+    def _stand(self, id_: bytes, was: _Listed | None, now: _Listed | None) -> None:
+        """The run that has not ended. Most stand where they stood, and have been started."""
+        left, taken = _place(was), _place(now)
+        if left is not None and left != taken:
+            self._puts[left] = None
+        if now is not None and now[1] is not None and taken is not None and left != taken:
+            self._puts[taken] = open_row(now[1].since, id_)
+        for listed, number in ((was, -1), (now, 1)):
+            if listed is not None and listed[1] is not None and listed[0].status == QUEUED:
+                self.totals.waiting[listed[0].queue] += number
+
     def _count(self, head: Head, number: int) -> None:
         self.totals.add(head.status, head.handler, head.queue, number)
         late = number if head.flags & LATE else 0
         self._buckets.add(minute_of(head.due_at), head.status, number, late)
+
+
+_Listed = tuple[Head, Standing | None]
+"""What of a row decides where it is listed, and where its run stands that has not ended."""
+
+
+def _listed(row: bytes | None) -> _Listed | None:
+    if row is None:
+        return None
+    head = head_of(row)
+    return head, open_run(row, head)
+
+
+def _place(listed: _Listed | None) -> bytes | None:
+    if listed is None or listed[1] is None:
+        return None
+    return open_key(listed[0].queue, listed[1].partition, listed[1].offset)

@@ -19,8 +19,9 @@ from pipeline.core.history import BRIEF
 from pipeline.core.ids import KeyedId, ScheduleOccurrence, parse_id
 from pipeline.core.job import Ack, AckState, Event, Failure, JobStatus, Run
 from pipeline.core.layout import Layout
+from pipeline.core.schedule import Schedule
 from pipeline.follower.job import Emitted, Story, status_of
-from pipeline.follower.trail import Fold, KeyedFold, Place, Trail, fold_of
+from pipeline.follower.trail import Fold, KeyedFold, Place, ScheduledFold, Trail, fold_of
 from pipeline.ports import Record
 
 MOST_ATTEMPTS, WHOLE_ATTEMPTS = 50, 5
@@ -58,8 +59,8 @@ class Tale:
 
     def story(self) -> Story:
         """All of it, to be judged by the follower's rules."""
-        work, first = self.trail.work, self.first
-        if work is not None and (work.queue, work.partition) != (self.queue, self.partition):
+        first = self.first
+        if not (self.trail.guessed or _told_place(self.trail) in (None, (self.queue, self.partition))):
             return Story(self.trail, {}, [])
         sent = {} if first is None else self.sent
         runs = {n: Emitted(first, *each) for n, each in sent.items() if first is not None}
@@ -78,12 +79,21 @@ class Tale:
 # -- folding ------------------------------------------------------------------------------------------------
 
 
-def fold_home(tale: Tale, key: bytes, record: Record, layout: Layout, current: int | None = None) -> None:
+def fold_home(
+    tale: Tale,
+    key: bytes,
+    record: Record,
+    layout: Layout,
+    current: int | None = None,
+    before: Schedule | None = None,
+) -> None:
     """Take in a record of its home partition. `current`: of a keyed job, the incarnation of the last state that
-    stood under its key."""
+    stood under its key; `before`: of an occurrence, the last state of its schedule."""
     fold = home_fold(tale, layout)
     if isinstance(fold, KeyedFold):
         fold.current = current
+    if isinstance(fold, ScheduledFold):
+        fold.follows(before)
     fold.take(key, record)
     tale.trail = fold.trail
 
@@ -143,15 +153,19 @@ def _latest(attempts: Mapping[int, Ack]) -> list[Ack]:
 def _is_here(tale: Tale, queue: str, partition: int) -> bool:
     """Whether the runs of this job stand there: its home says where, else the first record. What anybody appended
     elsewhere says nothing."""
-    told = tale.trail.work
-    if told is not None and (told.queue, told.partition) != (queue, partition):
+    told, known, here = _told_place(tale.trail), (tale.queue, tale.partition), (queue, partition)
+    if told not in (None, here) and not (tale.trail.guessed and known != told):
         return False
-    if (tale.queue, tale.partition) != (queue, partition):
-        if tale.partition >= 0 and told is None:
+    if known != here:
+        if tale.partition >= 0 and told != here:
             return False
         tale.queue, tale.partition = queue, partition
         tale.sent, tale.acks, tale.first = {}, [], None
     return True
+
+
+def _told_place(trail: Trail) -> tuple[str, int] | None:
+    return None if trail.work is None else (trail.work.queue, trail.work.partition)
 
 
 def bare(run: Run) -> Run:
@@ -195,6 +209,7 @@ def to_json(tale: Tale) -> bytes:
         "z": trail.skipped,
         "b": trail.behind,
         "c": trail.certain,
+        "g": trail.guessed,
         "p": [tale.queue, tale.partition] if tale.partition >= 0 else None,
         "r": [[number, *sent] for number, sent in tale.sent.items()],
         "x": _run_json(tale.first),
@@ -218,6 +233,7 @@ def from_json(id_: str, value: bytes) -> Tale:
         trail.live[key.encode("utf-8", "surrogateescape")] = live
     trail.end, trail.highest, trail.known = told.get("e"), told.get("h", 0), told.get("k", False)
     trail.unreadable, trail.certain = told.get("u", False), told.get("c", False)
+    trail.guessed = told.get("g", False)
     trail.skipped, trail.behind = told.get("z"), told.get("b")
     trail.work = None if place is None else Place(*place)
     if stop is not None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from pipeline.client.commands import UNKNOWN
 from pipeline.client.connection import Connection, Delivery
-from pipeline.client.request import allowed_queues, command_id, requested_by
+from pipeline.client.request import allowed_queues, repeatable, requested_by
 from pipeline.core.errors import DuelineError, StoreUnreachable
 from pipeline.ports import Events, Put
 from pipeline.readmodel.questions import Position, Questions
@@ -28,11 +26,12 @@ WAIT = "5s"
 
 
 class Done(NamedTuple):
-    """What became of a change: `view["outcome"]` (of a creation: `status`), and from where on in the log it can be
-    read (`Questions.wait_for`)."""
+    """What became of a change: `view["outcome"]` (of a creation: `status`), from where on in the log it can be read
+    (`Questions.wait_for`), and the tag of the schedule as it left it, if that is told."""
 
     view: View
     positions: tuple[Position, ...] = ()
+    etag: str | None = None
 
 
 class Acting:
@@ -84,12 +83,19 @@ class Acting:
             raise
 
     async def many(
-        self, changing: Awaitable[None], who: Principal, verb: str, count: int, tally: Tally
+        self,
+        changing: Awaitable[None],
+        who: Principal,
+        verb: str,
+        count: int,
+        tally: Tally,
+        *,
+        key: str | None = None,
     ) -> None:
         """Await the change of many, which fills `tally`. They are audited however it ends: some are changed, or will
         be. StoreUnreachable saying what became of how many."""
         try:
-            with asking(who):
+            with asking(who, key):
                 await changing
         except (StoreUnreachable, asyncio.CancelledError) as error:
             about = {"count": count, "counts": dict(tally.counts)}
@@ -165,18 +171,14 @@ class Acting:
 
 @contextmanager
 def asking(who: Principal, key: str | None = None, *what: str) -> Iterator[None]:
-    """Inside, owners are told who asks, and to which queues they are limited; a command with an Idempotency-Key has an
-    id that follows from it, so that its owner answers it again instead of doing it again."""
+    """Inside, owners are told who asks, and to which queues they are limited; commands with an Idempotency-Key have ids
+    that follow from it, from `what` and from what each is about, so that their owners answer them again instead of
+    doing them again."""
     by, queues = requested_by.set(who.name), allowed_queues.set(who.queues)
-    command = command_id.set(None if key is None else _derived(who.identity, key, *what))
+    repeated = repeatable.set(None if key is None else "\0".join((who.identity, key, *what)))
     try:
         yield
     finally:
-        command_id.reset(command)
+        repeatable.reset(repeated)
         allowed_queues.reset(queues)
         requested_by.reset(by)
-
-
-def _derived(*facts: str) -> str:
-    digest = hashlib.sha256("\0".join(facts).encode("utf-8", "replace")).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=4))

@@ -7,16 +7,17 @@ In front, since a job need not pass what pages are served with: half the time of
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from fastapi import FastAPI
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from pipeline import __version__
 from pipeline.core.errors import DuelineError
-from pipeline.server import openapi
+from pipeline.server import openapi, reference
 from pipeline.server.access import Role
 from pipeline.server.api import ENDPOINTS, PREFIX
 from pipeline.server.endpoint import Call, Endpoint, Handle, Services
@@ -79,7 +80,10 @@ def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
     async def document(_: Call) -> Response:
         return Response(openapi.released(), media_type="application/json")
 
-    def probe(path: str, name: str, role: Role | None, handle: Handle) -> Endpoint:
+    async def docs(_: Call) -> Response:
+        return HTMLResponse(reference.page())
+
+    def probe(path: str, name: str, role: Role | None, handle: Handle, **more: Any) -> Endpoint:
         return Endpoint(
             method="GET",
             path=path,
@@ -88,6 +92,7 @@ def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
             handle=handle,
             tag="probes",
             summary=name,
+            **more,
         )
 
     return (
@@ -95,6 +100,7 @@ def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
         probe("/readyz", "readyz", None, readyz),
         probe("/metrics", "metrics", Role.VIEWER, scrape),
         probe(f"{PREFIX}/openapi.json", "openapi", None, document),
+        probe(f"{PREFIX}/docs", "docs", None, docs, headers=reference.HEADERS),
     )
 
 

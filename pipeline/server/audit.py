@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from random import Random
 
 from pipeline import codec
@@ -13,10 +14,12 @@ from pipeline.core.layout import Layout
 from pipeline.ports import Put
 from pipeline.server.access import Principal
 
-KIND = "audit"
+KIND, NEW_JOB = "audit", "job.create"
 _random = Random()
 TEXT_LIMIT = 500
 """Characters of one fact: whoever asks may say anything."""
+TURN_MS = 1_000
+"""So long the new jobs of all servers are noted at one partition, then at the next."""
 
 
 def audit_put(
@@ -31,24 +34,31 @@ def audit_put(
     about: Mapping[str, object] | None = None,
 ) -> Put:
     """The record of a change that was asked for at `at`, the store's clock in ms. It stands where the events of what it
-    is about stand. `about`: facts beside; empty ones are left out."""
-    facts = {
-        "verb": verb,
-        "requested_by": who.name,
-        "role": who.role.word,
-        "token": who.token,
-        **(about or {}),
-    }
+    is about stand, but that of a new job beside those of other new jobs: their homes are many, and each would take a
+    request to the store of its own. `about`: facts beside; empty ones are left out."""
     event = Event(
         id=f"{_random.getrandbits(128):032x}",
         kind=KIND,
         at=at,
         job_id=job_id,
         outcome=outcome,
-        detail={name: str(fact)[:TEXT_LIMIT] for name, fact in facts.items() if fact not in (None, "")},
+        detail={**_asked(who, verb), **_told(about)} if about else _asked(who, verb),
     )
-    home = _home(layout, job_id, facts.get("schedule"))
+    if verb == NEW_JOB:
+        home = at // TURN_MS % layout.partitions
+    else:
+        home = _home(layout, job_id, (about or {}).get("schedule"))
     return Put(topic, home, event.id.encode(), codec.EVENT.encode(event))
+
+
+@lru_cache(maxsize=1024)
+def _asked(who: Principal, verb: str) -> Mapping[str, str]:
+    """Not to be changed: the same from request to request."""
+    return _told({"verb": verb, "requested_by": who.name, "role": who.role.word, "token": who.token})
+
+
+def _told(facts: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(fact)[:TEXT_LIMIT] for name, fact in facts.items() if fact not in (None, "")}
 
 
 def _home(layout: Layout, job_id: str | None, schedule: object) -> int:

@@ -14,6 +14,7 @@ from pipeline.readmodel.questions import Position, Questions
 from pipeline.server.access import SESSION_COOKIE, Access, Principal, Role, bearer_of
 from pipeline.server.actions import Actions
 from pipeline.server.body import object_of
+from pipeline.server.guard import NOSNIFF
 from pipeline.server.limits import Slots
 from pipeline.server.params import Param
 from pipeline.server.recent import Recent
@@ -25,6 +26,12 @@ View = Mapping[str, Any]
 
 STREAMS, STREAMS_EACH = 200, 20
 """Event streams that are open at the same time at most, of all and of one token."""
+HEADERS: Sequence[tuple[bytes, bytes]] = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    NOSNIFF,
+)
+"""What each answer of an endpoint has, unless the endpoint says something else."""
 INTAKES, INTAKES_EACH = 8 * STREAM_THREADS, STREAM_THREADS
 """Streams of jobs at the same time. Those that send take turns, so each has a thread within some seconds."""
 LOOKS, LOOKS_EACH = 64, 8
@@ -144,6 +151,7 @@ class Endpoint:
     idempotent: bool = False
     """It honours Idempotency-Key."""
     patience_s: float = 40.0
+    headers: Sequence[tuple[bytes, bytes]] = HEADERS
 
     @property
     def changes(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ class FailureActions(Acting):
         payload: dict[str, Any] | None = None,
         dry_run: bool = False,
         wait: str = WAIT,
+        idempotency_key: str | None = None,
     ) -> Done:
         """View as schemas/cli/dead_requeue.json, with errors [{id, message}], and left: how many nobody was asked for
         within BULK_S. Safe to repeat: no letter is requeued twice."""
@@ -66,7 +68,8 @@ class FailureActions(Acting):
                     allowed=allowed,
                     tally=tally,
                 )
-                await self.many(requeuing, who, "dead.requeue", len(found.letters), tally)
+                repeated = idempotency_key and f"{idempotency_key}\0{json.dumps(payload, sort_keys=True)}"
+                await self.many(requeuing, who, "dead.requeue", len(found.letters), tally, key=repeated)
         return Done(letter_changes.view_of(found, tally, dry_run=dry_run))
 
     async def start_replay(

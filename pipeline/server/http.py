@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pipeline.server.limits import COME
+
 HEAD_LIMIT = 32 * 1024
 """Bytes of a request line with its headers."""
 HEADERS = 100
@@ -123,6 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self.scope[COME] = True  # type: ignore[literal-required]
         super().on_message_complete()
         if self._is_idle() and not self.parser.should_upgrade():  # its body ended after it was answered
             self._head_came()

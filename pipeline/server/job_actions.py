@@ -170,7 +170,7 @@ class JobActions(Acting):
     ) -> Done:
         """`more`: what is told beside the outcome."""
         async with self.asked(who, f"job.{verb}", job_id=job_id):
-            with asking(who, key, verb, job_id):
+            with asking(who, key):
                 made = await job_changes.change(self.store, self.questions, verb, job_id, wait, **options)
         return await self._changed(who, f"job.{verb}", made, *more)
 
@@ -187,6 +187,7 @@ class JobActions(Acting):
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
         wait: str = WAIT,
+        idempotency_key: str | None = None,
     ) -> Done:
         """`verb` cancel | reschedule | requeue, of these ids, or of all that match (at most `limit`; Refused if there
         are more). View: matched, counts {outcome: n}, errors [{id, message}] (the first 20), and left, left_ids: those
@@ -209,7 +210,9 @@ class JobActions(Acting):
                 raise Refused(f"more than {limit} jobs match: narrow the filter, or do it in pieces")
             if dry_run:
                 return Done(_bulk_view(len(meant), Tally(), dry_run=True))
-            tally = await self._change_all(who, verb, meant, wait, allowed, stop=stop, at=at, in_=in_)
+            tally = await self._change_all(
+                who, verb, meant, wait, allowed, key=idempotency_key, stop=stop, at=at, in_=in_
+            )
         connection = await self.store.connection()
         homes = sorted({connection.layout.home(id_) for id_ in meant}) if len(meant) <= POSITIONS else []
         ends = [await self.store.end_of(connection.parts.names.jobs, home) for home in homes]
@@ -244,6 +247,7 @@ class JobActions(Acting):
         wait: str,
         allowed: Allowed,
         *,
+        key: str | None,
         stop: bool,
         **due: str | None,
     ) -> Tally:
@@ -257,7 +261,8 @@ class JobActions(Acting):
             changing = self._stop_all(ids, wait, allowed, tally)
         else:
             changing = self._change_each(connection, verb, ids, wait, options, allowed, tally)
-        await self.many(changing, who, f"jobs.{verb}", len(ids), tally)
+        repeated = key if key is None else "\0".join((key, *map(str, (due["at"], due["in_"], stop))))
+        await self.many(changing, who, f"jobs.{verb}", len(ids), tally, key=repeated)
         return tally
 
     async def _change_each(

@@ -92,8 +92,9 @@ def with_idempotency(request: Mapping[str, Any], scope: str, given: str) -> dict
 
 
 def fingerprint(request: Mapping[str, Any]) -> str:
-    """The same for the same request, whatever the order of its names."""
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """The same for the same request, whatever the order of its names; null is as good as not given."""
+    given = {name: value for name, value in request.items() if value is not None}
+    text = json.dumps(given, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
@@ -25,6 +25,8 @@ BESIDE_PAYLOAD = 256 * 1024
 """Bytes of a body beside the largest payload."""
 UNHEARD, UNHEARD_S = 10_000, 60.0
 """Names that are remembered at most, and for how long."""
+COME = "dueline.come"
+"""In the scope of a request whose body has come to its end, as most have by the time they are looked at."""
 BURST_S = 1.0
 PRINCIPALS = 10_000
 """Whose rates are remembered at most."""
@@ -144,8 +146,10 @@ async def pieces_of(request: Request) -> AsyncIterator[bytes]:
     came, patience_s = 0, PAUSE_S
     while True:
         began = time.monotonic()
+        # Not `wait_for`, which makes a task of it; and no timer where there is nothing to wait for.
+        patience = nullcontext() if request.scope.get(COME) else asyncio.timeout(patience_s)
         try:
-            async with asyncio.timeout(patience_s):  # not `wait_for`, which makes a task of it
+            async with patience:
                 message = await request.receive()
         except TimeoutError:
             problem = f"less than {LEAST} bytes of the body" if came else "nothing of the body"

@@ -19,7 +19,7 @@ SIGN_IN = "/console/sign-in"
 CONSOLE = "/console"
 ASSETS = ("/console/_nicegui", "/console/static/")
 """A page wants many of them, and they cost little; the socket of a page is among them."""
-PROBED = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json"})
+PROBED = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/docs"})
 
 
 class Pace:

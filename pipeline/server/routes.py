@@ -18,7 +18,7 @@ from pipeline.server.endpoint import Endpoint
 from pipeline.server.problems import UNKNOWN_METHOD, UNKNOWN_PATH, problem
 from pipeline.server.serving import Serving
 
-SEE = "see /api/v1/openapi.json"
+SEE = "see /api/v1/docs"
 NAME_LIMIT = 512
 """Characters of a name in a path at most."""
 

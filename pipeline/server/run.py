@@ -55,6 +55,9 @@ SWEEP_TICKS = 10
 GRACE_S = 10
 """How long requests may go on once the server is told to end."""
 WRITE_S = 15.0
+YOUNG = 10_000
+"""Objects between two looks for cycles. With the library's 700 each look goes through what fifty requests under way are
+made of, which is not to be found there soon."""
 Mount = Callable[..., None]
 
 
@@ -122,6 +125,7 @@ async def _serve(
     # What was made at the start lives on: to look for cycles in it again stops every request for a tenth of a second.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -302,7 +306,9 @@ def _bind(sock: socket.socket, address: Any, host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise InvalidInput("DUELINE_SERVER_HOST", f"this machine has no address {host}") from error
-        raise Refused(f"{host}:{port}: {error.strerror}: choose another port with --port") from error
+        raise Refused(
+            f"{host}:{port}: {error.strerror}: choose another with --port or DUELINE_SERVER_PORT"
+        ) from error
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -43,7 +43,7 @@ class ScheduleActions(Acting):
             if not schedule_changes.same_definition(spec_to_json(state.spec), spec_to_json(spec)):
                 raise Refused(f"{schedule_id} exists with another definition: change it instead")
         view = schedule_changes.view_of(made, "outcome", "next_due", "revision") | {"outcome": outcome}
-        return Done(view, places)
+        return Done(view, places, schedule_changes.etag_after(made))
 
     async def update_schedule(
         self,
@@ -70,7 +70,8 @@ class ScheduleActions(Acting):
         except Refused as error:
             raise Stale(str(error)) from error
         await self.audit(who, "schedule.update", made.outcome, schedule=schedule_id, fields=" ".join(options))
-        return Done(schedule_changes.view_of(made, "next_due", "revision"), places)
+        view = schedule_changes.view_of(made, "next_due", "revision")
+        return Done(view, places, schedule_changes.etag_after(made))
 
     async def pause_schedule(
         self, who: Principal, schedule_id: str, *, note: str = "", wait: str = WAIT
@@ -131,7 +132,7 @@ class ScheduleActions(Acting):
         )
         await self.audit(who, "schedule.backfill", made.outcome, schedule=schedule_id, total=total)
         view = schedule_changes.view_of(made, backfill=made.detail.get("backfill"), total=total)
-        return Done(view, places)
+        return Done(view, places, schedule_changes.etag_after(made))
 
     async def cancel_backfill(
         self, who: Principal, schedule_id: str, backfill: str, *, wait: str = WAIT
@@ -182,7 +183,8 @@ class ScheduleActions(Acting):
         made, places = await self._ask(who, f"schedule.{verb}", schedule_id, wait, key, detail=detail)
         await self.audit(who, f"schedule.{verb}", made.outcome, schedule=schedule_id, **detail)
         more = ("occurrence_id",) if verb == "trigger" else ()
-        return Done(schedule_changes.view_of(made, *more, "next_due", "revision"), places)
+        view = schedule_changes.view_of(made, *more, "next_due", "revision")
+        return Done(view, places, schedule_changes.etag_after(made))
 
     async def _ask(
         self,

@@ -18,7 +18,7 @@ from pipeline.core.schedule import Schedule, spec_to_json, timing_spec
 from pipeline.core.times import aware, format_instant, parse_instant, written_instant
 from pipeline.core.zones import zone_of
 from pipeline.crontab import Finding, Parsed, parse_crontab, parse_toml
-from pipeline.readmodel.questions import Position
+from pipeline.readmodel.questions import Position, etag_of
 from pipeline.server.store import Store
 
 View = dict[str, Any]
@@ -59,6 +59,13 @@ async def schedules_of(store: Store, queue: str) -> Schedules:
     """What reads them from the log."""
     connection = await store.connection()
     return Schedules(lambda: connection, queue=queue)
+
+
+def etag_after(made: ScheduleChange) -> str | None:
+    """That of the schedule as this change left it; None: its owner does not tell, or there is none any more."""
+    told = [made.detail.get(name) for name in ("incarnation", "revision", "state")]
+    known = [each for each in told if each]
+    return etag_of(*known) if len(known) == len(told) else None
 
 
 def view_of(made: ScheduleChange, *more: str, **extra: Any) -> View:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.responses import Response
 
 from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
 from pipeline.ports import Events
-from pipeline.readmodel.questions import Position
+from pipeline.readmodel.questions import Position, Questions
 from pipeline.readmodel.tale import schedule_of
 from pipeline.server.access import (
     CSRF_HEADER,
@@ -28,7 +29,6 @@ from pipeline.server.access import (
 )
 from pipeline.server.body import to_json
 from pipeline.server.endpoint import Answer, Call, Endpoint, Services
-from pipeline.server.guard import NOSNIFF
 from pipeline.server.limits import Rates, Unheard, parsed, whole_body
 from pipeline.server.metrics import ServerMetrics
 from pipeline.server.params import read_query
@@ -39,11 +39,6 @@ CLOSED = 499
 """What is counted where the client went away: nobody reads an answer."""
 LAG_MS = 10_000
 """A read model that is further behind is not ready to answer."""
-API_HEADERS = [
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    NOSNIFF,
-]
 
 
 class Serving:
@@ -69,14 +64,14 @@ class Serving:
     async def serve(self, endpoint: Endpoint, request: Request) -> Response:
         began = time.monotonic()
         response = await self._answer(endpoint, request)
-        response.raw_headers += API_HEADERS
+        response.raw_headers += endpoint.headers
         self._metrics.answered(endpoint.name, response.status_code, time.monotonic() - began)
         return response
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> Response:
-        limit = asyncio.timeout(None if endpoint.stream else endpoint.patience_s)
+        limit = None if endpoint.stream else asyncio.timeout(endpoint.patience_s)
         try:
-            async with limit:
+            async with limit or nullcontext():
                 return await self._served(endpoint, request, await self._who(endpoint, request))
         except ClientDisconnect:
             return Response(status_code=CLOSED)
@@ -87,7 +82,7 @@ class Serving:
                 StoreUnreachable(f"this server ends, and what was asked for may be done: {error}")
             )
         except TimeoutError as error:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 return self._failed(endpoint, error)
             return problem_of(TooSlow(f"it was not done within {endpoint.patience_s:g} s"))
         except DuelineError as error:
@@ -137,16 +132,16 @@ class Serving:
             raise
         if isinstance(answer, Response):
             return answer
-        response = answered(answer)
         if answer.status == HTTPStatus.ACCEPTED and isinstance(answer.view.get("id"), str):
             self._unheard.note(answer.view["id"])
+        headers = dict(answer.headers or {})
         if answer.positions:
             name = answer.view.get("id") if isinstance(answer.view, dict) else None
             self._services.recent.note(who.identity, answer.positions, name)
-            response.headers[HEADER] = written(answer.positions, self._prefix)
+            headers[HEADER] = written(answer.positions, self._prefix)
         if not fresh:
-            response.headers[STALE] = "true"
-        return response
+            headers[STALE] = "true"
+        return answered(answer._replace(headers=headers))
 
     def _require_ready(self) -> None:
         """Behind: a part of a list, or of a count, looks like all of it."""
@@ -185,9 +180,13 @@ class Serving:
                 awaited += recent.of_name(schedule)
         elif many:
             awaited += recent.of_writer(writer)
-        freshness = questions.freshness()
-        ready = not many or (freshness.ready and freshness.age_ms <= LAG_MS)
+        ready = not many or _is_fresh(questions)
         return (not awaited or await heard(questions, awaited)) and ready
+
+
+def _is_fresh(questions: Questions) -> bool:
+    freshness = questions.freshness()
+    return freshness.ready and freshness.age_ms <= LAG_MS
 
 
 def answered(answer: Answer) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import Any
 import pytest
 from browser.fake import Store
 from browser.serve import Served
+from nicegui.client import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from pipeline.server.access import SESSION_COOKIE, Role
 
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000
 
 
 @pytest.fixture(scope="session")
@@ -63,9 +65,20 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture
 def served(server: Served) -> Served:
-    """As it is at first."""
+    """As it is at first, once no page of an earlier test asks for anything."""
+    until(lambda: not any(client.has_socket_connection for client in list(Client.instances.values())))
+    if server.store.hold is not None:
+        server.store.hold.set()
+    until(lambda: server.store.answering == 0)
     server.store.begin()
     return server
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_MS} ms"
+        time.sleep(0.01)
 
 
 Open = Callable[..., Page]
@@ -145,3 +158,15 @@ def _same_place(url: str, served: Served, problems: list[str]) -> None:
 def _wanted(problem: str) -> bool:
     """What a browser says of answers that a test asks for."""
     return "the server responded with a status of 40" in problem or "status of 503" in problem
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages ask every half second."""
+    from pipeline.server.console import live
+
+    monkeypatch.setattr(live.ui, "timer", _hurried(live.ui.timer))
+
+
+def _hurried(timer: Any) -> Any:
+    return lambda interval, act, **more: timer(min(interval, 0.5), act, **more)

@@ -10,7 +10,9 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 from browser.made import (
     HANDLERS,
@@ -19,6 +21,7 @@ from browser.made import (
     View,
     letters,
     listed,
+    made_audits,
     made_job,
     made_replay,
     made_schedules,
@@ -28,9 +31,9 @@ from browser.made import (
     stamp,
 )
 
-from pipeline.core.errors import NotFound, StoreUnreachable
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.times import parse_instant
-from pipeline.readmodel.questions import Count, Freshness, JobsWanted, Page, Position
+from pipeline.readmodel.questions import AuditWanted, Count, Freshness, JobsWanted, Page, Position
 from pipeline.server.access import TokenRecord
 
 HELD_S = 60
@@ -45,6 +48,8 @@ class Store:
         """`texts` stand wherever somebody else may have written something."""
         self.texts = texts
         self.lock = threading.Lock()
+        self.answering = 0
+        """Questions that are not answered yet."""
         self.begin()
 
     def begin(self, jobs: int = 320) -> None:
@@ -70,9 +75,13 @@ class Store:
     def ask(self, name: str) -> None:
         with self.lock:
             self.asked[name] += 1
-        hold = self.hold
-        if hold is not None:
-            hold.wait(HELD_S)
+            self.answering += 1
+        try:
+            if (hold := self.hold) is not None:
+                hold.wait(HELD_S)
+        finally:
+            with self.lock:
+                self.answering -= 1
         if self.broken:
             raise StoreUnreachable("no broker answers at 127.0.0.1:9092")
 
@@ -108,7 +117,11 @@ class Questions:
     def jobs(self, wanted: JobsWanted, *, limit: int = 50, cursor: str | None = None) -> Page:
         self.store.ask("jobs")
         found = [listed(view) for view in self._matching(wanted)]
-        return page_of(found, limit, cursor)
+        seal = f"-{crc32(repr(wanted).encode()):08x}"
+        if cursor is not None and not cursor.endswith(seal):
+            raise InvalidInput("cursor", "is of another list")
+        page = page_of(found, limit, cursor and cursor.removesuffix(seal))
+        return replace(page, cursor=page.cursor and page.cursor + seal)
 
     def count(self, wanted: JobsWanted, *, at_most: int = 10_000) -> Count:
         self.store.ask("count")
@@ -175,7 +188,7 @@ class Questions:
             for at, counts in sorted(some.items())
         ]
 
-    def overview(self) -> View:
+    def overview(self, queues: frozenset[str] | None = None) -> View:
         self.store.ask("overview")
         store, now = self.store, self.store.now
         pick = random.Random(3)
@@ -310,6 +323,16 @@ class Questions:
 
     def events(self, after: str | None = None, limit: int = 500) -> Page:
         return Page(rows=[], cursor=None)
+
+    def audit(self, wanted: AuditWanted, limit: int = 50, cursor: str | None = None) -> Page:
+        self.store.ask("audit")
+        asked = {"job": wanted.job, "schedule": wanted.schedule, "by": wanted.by}
+        found = [
+            each
+            for each in made_audits(self.store)
+            if all(v in (None, each[name]) for name, v in asked.items())
+        ]
+        return Page(rows=found[:limit], cursor=None, scanned=len(found))
 
     def close(self) -> None: ...
 

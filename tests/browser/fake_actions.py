@@ -11,13 +11,14 @@ from typing import Any
 from browser.fake import Store
 from browser.made import HOUR, View, letters, matches, ms_of, schedule, stamp
 
-from pipeline.core.errors import InvalidInput, StoreUnreachable
+from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.times import aware, parse_instant
 from pipeline.core.timing import preview
 from pipeline.core.zones import zone_of
 from pipeline.readmodel.questions import JobsWanted, Position
 from pipeline.server.access import Principal, Role
 from pipeline.server.actions import Done
+from pipeline.server.schedule_changes import Stale
 
 
 class Actions:
@@ -108,8 +109,13 @@ class Actions:
         etag: str | None = None,
         wait: str = "5s",
     ) -> Done:
+        there = self.store.schedules.get(schedule_id)
+        if there is None:
+            raise NotFound(f"no schedule {schedule_id!r}")
+        if etag is not None and etag != there["etag"]:
+            raise Stale(f"{schedule_id} was changed meanwhile")
         self._do(who, "update_schedule", schedule_id=schedule_id, options=options, etag=etag)
-        spec = {**self.store.schedules[schedule_id]["spec"], **options}
+        spec = {**there["spec"], **options}
         self.store.schedules[schedule_id] = schedule(self.store, schedule_id, spec, 1)
         return Done({"id": schedule_id, "outcome": "updated"})
 

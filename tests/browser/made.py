@@ -424,6 +424,30 @@ def letters(store: Store) -> list[View]:
     return sorted(some, key=lambda each: each["at"], reverse=True)
 
 
+def made_audits(store: Store) -> list[View]:
+    """Changes with whatever texts there are."""
+    job = next(iter(store.jobs))
+    about: list[tuple[str, str | None, str | None]] = [
+        ("schedule.pause", None, "daily-report"),
+        ("job.cancel", job, None),
+        ("queue.purge", None, None),
+        ("schedule.update", None, ".."),
+    ]
+    return [
+        {
+            "at": stamp(store.now - n * HOUR),
+            "by": "ops" if n % 2 else store.texts[n % len(store.texts)],
+            "role": "operator",
+            "verb": verb,
+            "outcome": "done",
+            "job": job,
+            "schedule": schedule,
+            "detail": {"note": store.texts[n % len(store.texts)]},
+        }
+        for n, (verb, job, schedule) in enumerate(about)
+    ]
+
+
 def page_of(rows: list[View], limit: int, cursor: str | None) -> Page:
     if cursor is not None and not cursor.isdecimal():
         raise InvalidInput("cursor", "is none of ours")

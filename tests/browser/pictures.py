@@ -65,9 +65,9 @@ def _wanted(store: Store) -> list[tuple[str, str, Callable[[Page], None]]]:
 
     def dry_run(page: Page) -> None:
         page.get_by_role("button", name="Replay a window").click()
-        page.get_by_label("From (included)").fill("2026-11-30T02:00:00Z")
-        page.get_by_label("To (not included)").fill("2026-11-30T03:30:00Z")
-        page.get_by_label("At most a second").fill("5")
+        page.get_by_label("From (inclusive)").fill("2026-11-30T02:00:00Z")
+        page.get_by_label("To (exclusive)").fill("2026-11-30T03:30:00Z")
+        page.get_by_label("Limit per second").fill("5")
         page.get_by_role("button", name="Dry run").click()
         page.get_by_text("would run again").wait_for()
 

@@ -51,7 +51,7 @@ def places(store: Store) -> list[Place]:
             name="buckets-hours", address="buckets?scale=days", title="Buckets", shows="Buckets with trouble"
         ),
         Place(name="jobs", address="jobs", title="Jobs", shows="Next page"),
-        Place(name="jobs-none", address="jobs?q=handler%3Anothing", title="Jobs", shows="No job matches"),
+        Place(name="jobs-none", address="jobs?q=handler%3Anothing", title="Jobs", shows="No jobs match"),
         Place(
             name="jobs-bad-search",
             address="jobs?q=stat%3Adead",
@@ -74,6 +74,7 @@ def places(store: Store) -> list[Place]:
         Place(name="dead-letters", address="dead", title="Dead letters", shows="max attempts"),
         Place(name="fleet", address="fleet", title="Fleet", shows="Runs in flight"),
         Place(name="queues", address="queues", title="Queues", shows="webhooks"),
+        Place(name="activity", address="activity", title="Activity", shows="schedule.pause"),
         Place(name="replays", address="replays", title="Replays", shows="400 of 1,200"),
         Place(name="replay", address=f"replay?id={replay}", title="Replay", shows="400 of 1,200"),
         Place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from urllib.parse import urlencode
 
 import httpx
@@ -17,6 +18,7 @@ from pipeline.server.access import Role
 
 pytestmark = pytest.mark.timeout(180)
 
+get, post = partial(httpx.get, timeout=30), partial(httpx.post, timeout=30)
 FREE = {
     "Menu",
     "Refresh",
@@ -30,7 +32,7 @@ FREE = {
     "Search",
     "Filter",
     "copy",
-    "Look",
+    "Details",
     "Ask again",
 }
 
@@ -76,7 +78,7 @@ def test_a_role_has_its_controls_of_queues(role: Role, verbs: list[str], open_pa
 @pytest.mark.parametrize("address", ["schedule/edit", "schedule/edit?id=daily-report"])
 def test_a_viewer_gets_no_form(address: str, open_page: Open) -> None:
     page = open_page(address, role=Role.VIEWER, live=False)
-    expect(page.get_by_text("Changing schedules needs the role operator.")).to_be_visible()
+    expect(page.get_by_text("Changing schedules needs the operator role.")).to_be_visible()
     expect(page.get_by_role("textbox")).to_have_count(0)
 
 
@@ -128,14 +130,14 @@ def test_who_is_limited_to_a_queue_sees_that_queue(served: Served, open_page: Op
     expect(page.locator("table.t tbody tr")).to_have_count(1)
     expect(page.get_by_role("link", name="Now", exact=True)).to_have_count(0)
     page.goto(f"{served.url}/console/buckets")
-    expect(page.get_by_text("Not for you")).to_be_visible()
+    expect(page.get_by_text("Not allowed")).to_be_visible()
     expect(page.locator(".fresh")).to_be_hidden()
     page.goto(f"{served.url}/console/")
     page.wait_for_url("**/console/jobs")
     expect(page.locator("table.t tbody tr")).to_have_count(50)
     other = next(view for view in served.store.jobs.values() if view["queue"] == "default")
     page.goto(f"{served.url}/console/job?{urlencode({'id': other['id']})}")
-    expect(page.get_by_text("Not for you")).to_be_visible()
+    expect(page.get_by_text("Not allowed")).to_be_visible()
     assert other["payload"] not in page.content()
 
 
@@ -145,36 +147,36 @@ def test_who_is_limited_to_a_queue_sees_that_queue(served: Served, open_page: Op
 )
 def test_sign_in_leads_to_our_pages_only(there: str, served: Served) -> None:
     form = {"token": served.tokens[Role.VIEWER], "next": there}
-    answer = httpx.post(f"{served.url}/console/sign-in", data=form)
+    answer = post(f"{served.url}/console/sign-in", data=form)
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/")
 
 
 def test_nobody_without_a_session(served: Served) -> None:
     for address in ("", "jobs", "schedule/edit", "xyz"):
-        answer = httpx.get(f"{served.url}/console/{address}")
+        answer = get(f"{served.url}/console/{address}")
         assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/console/sign-in")
-    socket = httpx.get(f"{served.url}/console/_nicegui_ws/socket.io/?EIO=4&transport=polling")
+    socket = get(f"{served.url}/console/_nicegui_ws/socket.io/?EIO=4&transport=polling")
     assert socket.status_code == 403
 
 
 def test_another_site_opens_no_socket(served: Served) -> None:
     cookies = {"dueline_session": served.cookie(served.tokens[Role.ADMIN])}
     address = f"{served.url}/console/_nicegui_ws/socket.io/?EIO=4&transport=polling"
-    assert httpx.get(address, cookies=cookies).status_code == 200
-    assert httpx.get(address, cookies=cookies, headers={"origin": "https://evil.example"}).status_code == 403
+    assert get(address, cookies=cookies).status_code == 200
+    assert get(address, cookies=cookies, headers={"origin": "https://evil.example"}).status_code == 403
 
 
 def test_signing_out_asked_by_another_site_is_none(served: Served) -> None:
     cookie = served.cookie(served.tokens[Role.VIEWER])
-    httpx.post(f"{served.url}/console/sign-out", cookies={"dueline_session": cookie}, data={"csrf": "0" * 64})
-    answer = httpx.get(f"{served.url}/console/session", cookies={"dueline_session": cookie})
+    post(f"{served.url}/console/sign-out", cookies={"dueline_session": cookie}, data={"csrf": "0" * 64})
+    answer = get(f"{served.url}/console/session", cookies={"dueline_session": cookie})
     assert answer.status_code == 204
 
 
 def test_headers_of_pages(served: Served) -> None:
     cookies = {"dueline_session": served.cookie(served.tokens[Role.VIEWER])}
     for address in ("jobs", "sign-in", "xyz"):
-        headers = httpx.get(f"{served.url}/console/{address}", cookies=cookies).headers
+        headers = get(f"{served.url}/console/{address}", cookies=cookies).headers
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["cache-control"] == "no-store"
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 from browser.conftest import Open
-from browser.made import BIG, HOSTILE
+from browser.made import BIG, HOSTILE, stamp
 from browser.serve import Served
 from browser.test_flows import dialog, job_in, job_page, press
 from playwright.sync_api import expect
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(180)
 def test_a_hostile_backup(served: Served, open_page: Open) -> None:
     served.store.held = {"backup": HOSTILE[0], "state": "held", "since": "2026-11-30T00:00:00.000Z", "era": 2}
     page = open_page("")
-    expect(page.get_by_text(f"Restored from the backup {HOSTILE[0]}")).to_be_visible()
+    expect(page.get_by_text(f"Restored from backup {HOSTILE[0]}")).to_be_visible()
     assert page.evaluate("window.hacked") is None
 
 
@@ -37,9 +37,9 @@ def test_hostile_searches(text: str, served: Served, open_page: Open) -> None:
     page = open_page(f"jobs?{urlencode({'q': text})}", live=False)
     expect(page.get_by_role("combobox")).to_be_visible()
     page.goto(f"{served.url}/console/crontab?{urlencode({'q': text})}")
-    expect(page.get_by_text("No schedule matches")).to_be_visible()
+    expect(page.get_by_text("No schedules match")).to_be_visible()
     page.goto(f"{served.url}/console/dead?{urlencode({'handler': text})}")
-    expect(page.get_by_text("No dead letter")).to_be_visible()
+    expect(page.get_by_text("No dead letters")).to_be_visible()
     page.goto(f"{served.url}/console/job?{urlencode({'id': text})}")
     expect(page.get_by_text("Not found")).to_be_visible()
     assert page.evaluate("window.hacked") is None
@@ -122,7 +122,7 @@ def test_the_theme_follows_the_system_and_the_switch(open_page: Open) -> None:
 def test_keys(open_page: Open) -> None:
     page = open_page("jobs")
     page.keyboard.press("Tab")
-    skip = page.get_by_role("link", name="Skip to the content")
+    skip = page.get_by_role("link", name="Skip to content")
     expect(skip).to_be_focused()
     expect(skip).to_be_in_viewport()
     page.keyboard.press("/")
@@ -132,8 +132,8 @@ def test_keys(open_page: Open) -> None:
     expect(search).to_have_value("a/b")
 
 
-def test_the_map_is_one_stop_and_walked_with_arrows(open_page: Open) -> None:
-    page = open_page("buckets")
+def test_the_map_is_one_stop_and_walked_with_arrows(served: Served, open_page: Open) -> None:
+    page = open_page(f"buckets?at={stamp(served.store.now)}")  # which stands still at the turn of an hour
     cells = page.locator(".heat a[tabindex='0']")
     expect(cells).to_have_count(1)
     cells.focus()
@@ -150,7 +150,7 @@ def test_the_map_is_one_stop_and_walked_with_arrows(open_page: Open) -> None:
 def test_a_question_keeps_the_focus(open_page: Open) -> None:
     page = open_page("crontab")
     press(page, "Pause daily-report")
-    expect(dialog(page).get_by_label("Why")).to_be_focused()
+    expect(dialog(page).get_by_label("Reason")).to_be_focused()
     for _ in range(8):
         page.keyboard.press("Tab")
     assert page.evaluate(
@@ -164,5 +164,5 @@ def test_typing_is_not_disturbed_by_what_comes_in(served: Served, open_page: Ope
     search.fill("half a wo")
     served.store.jobs.clear()
     press(page, "Refresh")
-    expect(page.get_by_text("No job matches")).to_be_visible()
+    expect(page.get_by_text("No jobs match")).to_be_visible()
     expect(search).to_have_value("half a wo")

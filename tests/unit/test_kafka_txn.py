@@ -301,3 +301,37 @@ def test_h17_offsets_that_are_never_answered_cost_the_producer_and_not_the_proce
     made.commit(PUTS, [], b"group")
     assert cluster.calls[-1] == "commit"
     released.set()
+
+
+@pytest.mark.parametrize("renewal", ["closed", "left behind"])
+def test_what_a_failed_renewal_has_ended_is_not_called_again(
+    cluster: Cluster, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch, renewal: str
+) -> None:
+    """A closed producer raises what nobody catches, one that hangs would hang again: everything is built anew."""
+    if renewal == "closed":
+        cluster.fail("commit", OTHER)
+    else:
+        monkeypatch.setattr(kafka_txn, "in_time", hangs)
+    cluster.fail("init_transactions", OTHER)
+    with pytest.raises(RebuildClients):
+        commit(producer)
+    cluster.calls.clear()
+    producer.close()
+    assert cluster.calls == []
+
+
+def hangs(call: Callable[[], object], seconds: float) -> None:
+    raise kafka_txn.Hung("no answer")
+
+
+def test_a_producer_that_does_not_close_is_left_behind_and_replaced(
+    cluster: Cluster, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a broker that stands still it may not return: the watchdog would end the process."""
+    before = len(kafka_txn._left_behind)
+    monkeypatch.setattr(kafka_txn, "in_time", hangs)
+    producer.renew()
+    assert cluster.calls == ["purge", "new", "init_transactions"]
+    assert len(kafka_txn._left_behind) == before + 1
+    monkeypatch.undo()
+    kafka_txn._left_behind.pop()

@@ -70,6 +70,22 @@ def answers() -> dict[str, Schema]:
         "SchedulePage": _page("ScheduleRow"),
         "DeadPage": _page("DeadLetter"),
         "EventPage": _view("items", "cursor", items={"type": "array", "items": anything}, cursor=_MAYBE),
+        "AuditPage": _view(
+            "items",
+            "cursor",
+            "scanned",
+            items={
+                "type": "array",
+                "items": _view(
+                    *("at", "by", "role", "verb", "outcome", "job", "schedule", "detail"),
+                    **dict.fromkeys(("at", "verb"), _TEXT),
+                    **dict.fromkeys(("by", "role", "outcome", "job", "schedule"), _MAYBE),
+                    detail={"type": "object", "additionalProperties": _TEXT},
+                ),
+            },
+            cursor=_MAYBE,
+            scanned=_NUMBER,
+        ),
         "Count": _view("count", "capped", count=_NUMBER, capped={"type": "boolean"}),
         "Outcome": _view("id", "outcome", id=_TEXT, outcome=_TEXT, due_at=_MAYBE),
         "BulkDone": _view(
@@ -109,13 +125,21 @@ def answers() -> dict[str, Schema]:
         ),
         "Buckets": _items(_view("from", "to", "counts", to=_TEXT, counts=anything, late=_NUMBER)),
         "QueueDone": _view("queue", "outcome", queue=_TEXT, outcome=_TEXT, by=_MAYBE),
-        "Queues": _items(_view("queue", queue=_TEXT)),
+        "Queues": _queues(),
         "Fleet": anything,
         "Overview": anything,
         "Me": _view("name", "role", "queues", name=_TEXT, role=_TEXT, queues={"type": ["array", "null"]}),
         "Tokens": _items(token),
         "NewTokenShown": {**token, "properties": {**token["properties"], "token": _TEXT}},
     }
+
+
+def _queues() -> Schema:
+    queue = _view("queue", "lag", "oldest_unacked", queue=_TEXT, lag=_NUMBER, oldest_unacked=_MAYBE)
+    freshness = _view("behind", "age_ms", "ready", "problem", behind=_NUMBER, age_ms=_NUMBER, problem=_MAYBE)
+    found = _items(queue)
+    found["properties"]["freshness"] = freshness
+    return found
 
 
 def _of_command(file: str) -> Schema:

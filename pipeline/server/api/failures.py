@@ -53,6 +53,7 @@ async def requeue(call: Call) -> Answer:
         payload=mapping(body, "payload"),
         dry_run=flag(body, "dry_run"),
         wait=call.wait,
+        idempotency_key=call.request.headers.get("idempotency-key"),
     )
     return Answer(done.view)
 
@@ -72,6 +73,10 @@ async def replay(call: Call) -> Answer:
 
 
 async def start(call: Call) -> Answer:
+    if "idempotency-key" in call.request.headers:  # ignoring it would break what whoever sends it relies on
+        raise InvalidInput(
+            "Idempotency-Key", "is not heeded here: before you ask again, look at GET /replays"
+        )
     body = call.object(
         *("from", "to", "only", "handler", "schedule", "queue", "labels", "key_prefix"),
         *("rate", "limit", "force", "beside", "dry_run"),
@@ -158,7 +163,9 @@ ENDPOINTS = (
         summary="Run dead jobs once more",
         description="Those named by `ids`, or all that match `handler` and `reason`, or `everything`. Safe to repeat:"
         " no letter is requeued twice. With `dry_run` they are only counted. What it does not come to within"
-        f" {BULK_S:g} s is left alone: `left` counts it; ask again.",
+        f" {BULK_S:g} s is left alone: `left` counts it; ask again. A job that has died again has a new letter:"
+        " with the same `Idempotency-Key` within half an hour it is left alone.",
+        idempotent=True,
         query=(WAIT,),
         body="RequeueDead",
         answers={200: ("DeadRequeued", "What became of them, counted.")},

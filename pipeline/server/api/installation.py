@@ -7,12 +7,13 @@ from typing import Any
 from pipeline.core.errors import InvalidInput, NotFound, Refused
 from pipeline.core.names import check_name
 from pipeline.core.times import parse_duration
+from pipeline.readmodel.questions import AuditWanted
 from pipeline.server.access import Role, TokenRecord, new_secret
 from pipeline.server.api.outcomes import answer_of
 from pipeline.server.api.stream import MEDIA_TYPE, events
 from pipeline.server.body import flag, required_text, text, texts
 from pipeline.server.endpoint import Answer, Call, Endpoint
-from pipeline.server.params import Param, Whole
+from pipeline.server.params import CURSOR, LIMIT, Param, Whole
 from pipeline.server.tokens import Tokens, checked_name, checked_queues, token_view
 
 QUEUES = 100
@@ -20,8 +21,9 @@ QUEUES = 100
 
 
 async def queues(call: Call) -> Answer:
-    found = await call.ask(call.services.questions.queues)
-    return Answer({"items": [each for each in found if call.who.sees(each["queue"])]})
+    questions = call.services.questions
+    freshness, found = questions.freshness()._asdict(), await call.ask(questions.queues)
+    return Answer({"items": [each for each in found if call.who.sees(each["queue"])], "freshness": freshness})
 
 
 async def pause_queue(call: Call) -> Answer:
@@ -43,11 +45,25 @@ async def purge_queue(call: Call) -> Answer:
 
 
 async def fleet(call: Call) -> Answer:
-    return Answer(await call.ask(call.services.questions.fleet))
+    """Figures of all; whoever is limited to queues sees the runs, and the names of handlers, of these alone."""
+    view, who = await call.ask(call.services.questions.fleet), call.who
+    processes = [
+        each if all(map(who.sees, each["queues"])) else {**each, "handlers": []} for each in view["processes"]
+    ]
+    runs = [each for each in view["runs"] if who.sees(each["queue"])]
+    return Answer({**view, "processes": processes, "runs": runs})
+
+
+async def audit(call: Call) -> Answer:
+    call.who.require_all_queues()
+    wanted = AuditWanted(**{name: call.query.get(name) for name in ("job", "schedule", "by")})
+    limit, cursor = call.query.get("limit", 50), call.query.get("cursor")
+    page = await call.ask(call.services.questions.audit, wanted, limit=limit, cursor=cursor)
+    return Answer({"items": list(page.rows), "cursor": page.cursor, "scanned": page.scanned})
 
 
 async def status(call: Call) -> Answer:
-    return Answer(await call.ask(call.services.questions.overview))
+    return Answer(await call.ask(call.services.questions.overview, call.who.queues))
 
 
 async def me(call: Call) -> Answer:
@@ -137,6 +153,10 @@ ENDPOINTS = (
         handle=queues,
         tag="queues",
         summary="List queues with their lag",
+        description="`lag` is how many runs were emitted and nobody has started, `oldest_unacked` when the oldest was"
+        " emitted that has not ended: both exactly, as of what this server has folded; `freshness` tells"
+        " how far that is.",
+        lists=True,
         answers={200: ("Queues", "Queues.")},
     ),
     _queue_change("pause", pause_queue, "Hold a queue: nothing of it starts", Role.OPERATOR, "Note"),
@@ -178,6 +198,26 @@ ENDPOINTS = (
         ),
         answers={200: ("EventPage", "Events, the oldest first.")},
         patience_s=40.0,
+    ),
+    Endpoint(
+        method="GET",
+        path="/audit",
+        name="listAudit",
+        role=Role.VIEWER,
+        handle=audit,
+        tag="installation",
+        summary="Who changed what, the latest first",
+        description="Changes that were asked for through a server, its API or its console. The last 200,000 events are"
+        " looked at; those of the last 30 days stand on the topic `events`.",
+        query=(
+            Param(name="job", meaning="Of this job.", example="j01m8x0000000000000"),
+            Param(name="schedule", meaning="Of this schedule.", example="night-report"),
+            Param(name="by", meaning="By the token of this name.", example="ops"),
+            LIMIT,
+            CURSOR,
+        ),
+        answers={200: ("AuditPage", "Changes, the latest first.")},
+        lists=True,
     ),
     Endpoint(
         method="GET",

@@ -221,6 +221,7 @@ async def change_many(call: Call) -> Answer:
         limit=whole(body, "limit", 1, BULK_LIMIT) or BULK_LIMIT,
         dry_run=flag(body, "dry_run"),
         wait=call.wait,
+        idempotency_key=call.request.headers.get("idempotency-key"),
     )
     return Answer(done.view, 200, done.positions)
 
@@ -298,12 +299,15 @@ ENDPOINTS = (
         tag="jobs",
         summary="Cancel, reschedule or requeue many",
         description="Of `ids`, or of all that match `filter`; with `dry_run` they are only counted. What it does not"
-        f" come to within {BULK_S:g} s is left alone: `left` counts it, and `left_ids` can be sent again as `ids`.",
+        f" come to within {BULK_S:g} s is left alone: `left` counts it, and `left_ids` can be sent again as `ids`.\n\n"
+        "`Idempotency-Key`: what was done to a job for the same request within half an hour is answered again, and not"
+        " done again, whichever server it comes to.",
         query=(WAIT,),
         body="BulkChange",
         answers={200: ("BulkDone", "What became of them, counted.")},
         errors=(409,),
         lists=True,
+        idempotent=True,
         patience_s=100.0,
     ),
     Endpoint(

@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.client.schedule_options import ScheduleOptions
 from pipeline.core.errors import InvalidInput
 from pipeline.server.access import Role
+from pipeline.server.acting import Done
 from pipeline.server.api.jobs import page_view
 from pipeline.server.api.outcomes import answer_of
 from pipeline.server.body import flag, required_text, text, whole
@@ -49,10 +50,14 @@ async def list_(call: Call) -> Answer:
 async def get(call: Call) -> Answer:
     view = await call.ask(call.services.questions.schedule, call.path["id"])
     call.who.require_queue(view["spec"].get("queue"))
-    tag = _etag(view["etag"])
-    if call.request.headers.get("if-none-match") == tag:
-        return Answer(None, 304, headers={"ETag": tag})
-    return Answer(view, headers={"ETag": tag})
+    # Nothing is answered by If-None-Match: the tag stays while runs come and go, which the view shows too.
+    return Answer(view, headers={"ETag": _etag(view["etag"])})
+
+
+def _changed(done: Done, *, status: int = 200, **headers: str) -> Answer:
+    """With the tag of what the change has made, to go on from there."""
+    tag = {} if done.etag is None else {"ETag": _etag(done.etag)}
+    return answer_of(done, status=status)._replace(headers=tag | headers)
 
 
 async def create(call: Call) -> Answer:
@@ -60,8 +65,8 @@ async def create(call: Call) -> Answer:
     id_, handler = required_text(body, "id"), required_text(body, "handler")
     options = {name: value for name, value in body.items() if name != "id"}
     done = await call.actions.create_schedule(call.who, id_, {**options, "handler": handler}, wait=call.wait)
-    answer = answer_of(done, status=201 if done.view["outcome"] == "created" else 200)
-    return answer._replace(headers={"Location": f"/api/v1/schedules/{id_}"})
+    status = 201 if done.view["outcome"] == "created" else 200
+    return _changed(done, status=status, Location=f"/api/v1/schedules/{id_}")
 
 
 async def update(call: Call) -> Answer:
@@ -73,20 +78,20 @@ async def update(call: Call) -> Answer:
     done = await call.actions.update_schedule(
         call.who, call.path["id"], body, etag=_if_match(call), wait=call.wait
     )
-    return answer_of(done)
+    return _changed(done)
 
 
 async def delete(call: Call) -> Answer:
-    return answer_of(await call.actions.delete_schedule(call.who, call.path["id"], wait=call.wait))
+    return _changed(await call.actions.delete_schedule(call.who, call.path["id"], wait=call.wait))
 
 
 async def pause(call: Call) -> Answer:
     note = text(call.object("note"), "note") or ""
-    return answer_of(await call.actions.pause_schedule(call.who, call.path["id"], note=note, wait=call.wait))
+    return _changed(await call.actions.pause_schedule(call.who, call.path["id"], note=note, wait=call.wait))
 
 
 async def resume(call: Call) -> Answer:
-    return answer_of(await call.actions.resume_schedule(call.who, call.path["id"], wait=call.wait))
+    return _changed(await call.actions.resume_schedule(call.who, call.path["id"], wait=call.wait))
 
 
 async def trigger(call: Call) -> Answer:
@@ -97,7 +102,7 @@ async def trigger(call: Call) -> Answer:
         wait=call.wait,
         idempotency_key=call.request.headers.get("idempotency-key"),
     )
-    return answer_of(done)
+    return _changed(done)
 
 
 async def backfill(call: Call) -> Answer:
@@ -115,14 +120,14 @@ async def backfill(call: Call) -> Answer:
         wait=call.wait,
         idempotency_key=call.request.headers.get("idempotency-key"),
     )
-    return answer_of(done)
+    return _changed(done)
 
 
 async def cancel_backfill(call: Call) -> Answer:
     done = await call.actions.cancel_backfill(
         call.who, call.path["id"], call.path["backfill"], wait=call.wait
     )
-    return answer_of(done)
+    return _changed(done)
 
 
 async def preview(call: Call) -> Answer:
@@ -232,8 +237,9 @@ ENDPOINTS = (
         handle=get,
         tag="schedules",
         summary="Get a schedule with its last and next instants",
-        description="`ETag` changes with each change of its definition or state.",
-        answers={200: ("Schedule", "The schedule."), 304: (None, "As `If-None-Match` has it.")},
+        description="`ETag` changes with each change of its definition or state, not with its runs: it is for"
+        " `If-Match`, and nothing is answered by `If-None-Match`.",
+        answers={200: ("Schedule", "The schedule.")},
         errors=(404,),
     ),
     _change(

@@ -15,9 +15,9 @@ T = TypeVar("T")
 PAGES = (
     ("", (("", "Now"), ("crontab", "Crontab"), ("buckets", "Buckets"))),
     ("Jobs", (("jobs", "Jobs"), ("dead", "Dead letters"), ("replays", "Replays"))),
-    ("Machinery", (("fleet", "Fleet"), ("queues", "Queues"))),
+    ("System", (("fleet", "Fleet"), ("queues", "Queues"), ("activity", "Activity"))),
 )
-OF_ALL = ("", "buckets", "replays")
+OF_ALL = ("", "buckets", "replays", "activity")
 """Pages about everything, which are not for whoever is limited to some queues."""
 EVERY_S = 5.0
 
@@ -34,7 +34,7 @@ class Frame:
         client.layout.classes("dl")
         with client.layout:
             side = _side(visit, current)
-            skip = Tag("a", "Skip to the content", "skip", href=f"#{client.content.html_id}")
+            skip = Tag("a", "Skip to content", "skip", href=f"#{client.content.html_id}")
         side.move(client.layout, target_index=0)
         skip.move(client.layout, target_index=0)
         client.content.props["tabindex"] = "-1"
@@ -101,11 +101,11 @@ def _switch(label: str, group: str, choices: tuple[tuple[str, str], ...]) -> Non
 
 def _who(visit: Visit) -> None:
     if visit.console.access.open:
-        Tag("div", "No tokens: whoever reaches this machine is admin", "who muted")
+        Tag("div", "No tokens yet: anyone who can reach this server is an admin", "who muted")
         return
     Tag("div", f"{visit.who.name} · {visit.who.role.word}", "who")
     if visit.who.queues is not None:
-        Tag("div", f"queues {', '.join(sorted(visit.who.queues))}", "who muted")
+        Tag("div", f"Queues: {', '.join(sorted(visit.who.queues))}", "who muted")
     cookie = visit.request.cookies.get(SESSION_COOKIE, "")
     with Tag("form", method="post", action=links.to("sign-out")):
         Tag("input", type="hidden", name="csrf", value=csrf_of(cookie))

@@ -57,7 +57,7 @@ class Guard:
             back = scope["path"] + (f"?{query}" if query else "")
             await RedirectResponse(links.to("sign-in", next=back), status_code=303)(scope, receive, sending)
         except StoreUnreachable:
-            text = "Who you are is kept there. This page asks again every 5 seconds."
+            text = "Sign-ins are checked there. This page tries again every 5 seconds."
             page = sheet("The store cannot be reached", f"<p>{text}</p>", refresh_s=5)
             answer = HTMLResponse(page, status_code=503, headers={"retry-after": "5"})
             await answer(scope, receive, sending)

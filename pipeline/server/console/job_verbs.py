@@ -1,4 +1,4 @@
-"""What can be done with a job: cancel, stop, put off, run again, give it another payload."""
+"""What can be done with a job: cancel, stop, reschedule, requeue, give it another payload."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def verbs_of(view: View) -> list[tuple[str, str]]:
         case "pending":
             return [("reschedule", "Reschedule"), ("payload", "Edit payload"), ("cancel", "Cancel")]
         case "retrying":
-            return [("requeue", "Retry now"), ("cancel", "Cancel")]
+            return [("retry", "Retry now"), ("cancel", "Cancel")]
         case "queued" | "running":
             return [("stop", "Stop")]
         case "cancelled" | "skipped":
             return []
         case _:
-            return [("requeue", "Run again")]
+            return [("requeue", "Requeue")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,25 @@ class _Asked:
 _ASKED = {
     "cancel": _Asked(
         title="Cancel this job?",
-        told="It will not fire. Too late is answered, never guessed.",
+        told="It will not fire. If it has already fired, you will be told so.",
         verb="Cancel the job",
         danger=True,
     ),
     "stop": _Asked(
         title="Stop this job?",
-        told="No further run starts. A running handler is told; process pools and scripts are killed.",
+        told="No further runs start. A running handler is asked to stop; process pools and scripts are killed.",
         verb="Stop the job",
         danger=True,
     ),
     "requeue": _Asked(
-        title="Run this job again?",
-        told="It gets one further run, under its own idempotency key.",
-        verb="Run again",
+        title="Requeue this job?",
+        told="It gets one more run, under its own idempotency key.",
+        verb="Requeue",
+    ),
+    "retry": _Asked(
+        title="Retry this job now?",
+        told="Its waiting retry runs now, ahead of its time.",
+        verb="Retry now",
     ),
 }
 
@@ -82,7 +87,7 @@ async def act(visit: Visit, view: View, name: str) -> None:
     asked = _ASKED[name]
     if await confirm(visit.client, asked.title, asked.told, verb=asked.verb, danger=asked.danger) is None:
         return
-    if name == "requeue":
+    if name in ("requeue", "retry"):
         await visit.change(lambda who: actions.requeue(who, job_id))
     else:
         await visit.change(lambda who: actions.cancel(who, job_id, stop=name == "stop"))
@@ -93,7 +98,7 @@ async def _when(visit: Visit) -> dict[str, str] | None:
     sheet = Sheet(visit.client, "Reschedule this job")
     with sheet:
         hint = "An instant such as 2027-03-01T09:00:00Z, or a time from now such as 10m"
-        field = Field("When", kind="mono", hint=hint, autofocus=True)
+        field = Field("When", kind="instant", hint=hint, autofocus=True)
 
         def done() -> None:
             try:
@@ -104,7 +109,7 @@ async def _when(visit: Visit) -> dict[str, str] | None:
                 sheet.submit("done")
 
         with Tag("div", classes="ends"):
-            button("Leave it", lambda: sheet.submit(None))
+            button("Go back", lambda: sheet.submit(None))
             button("Reschedule", done, kind="main")
     return None if await sheet.answer() is None else _read_when(field.text)
 
@@ -132,7 +137,7 @@ async def _payload(visit: Visit, view: View) -> dict[str, Any] | None:
                 sheet.submit("done")
 
         with Tag("div", classes="ends"):
-            button("Leave it", lambda: sheet.submit(None))
+            button("Go back", lambda: sheet.submit(None))
             button("Save the payload", done, kind="main")
     return None if await sheet.answer() is None else object_of(field.text)
 

@@ -24,5 +24,6 @@ def schedule(schedule_id: str) -> str:
     return to("schedule", id=schedule_id)
 
 
-def jobs(search: str = "") -> str:
-    return to("jobs", q=search)
+def jobs(search: str, **query: str) -> str:
+    """An empty search is all jobs, which none is not."""
+    return f"{BASE}/jobs?{urlencode({'q': search, **query})}"

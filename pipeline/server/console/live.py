@@ -112,12 +112,12 @@ class Live(Generic[T]):
         self._head.ended()
         with self._body, Tag("section", classes="block"):
             if isinstance(error, Forbidden):
-                empty("Not for you", clean(str(error), 300))
+                empty("Not allowed", clean(str(error), 300))
             else:
                 empty("Not found", clean(str(error), 300))
 
     def _broken(self, why: str, title: str = "The store cannot be reached.") -> None:
-        every = f"It is asked again every {self._timer.interval:g} s."
+        every = f"Trying again every {self._timer.interval:g} s."
         self._head.broken(f"{clean(why, 300).rstrip('.')}.", every, title=title, drawn=self._drawn)
         if self._drawn:
             self._body.mark_as("page-body dimmed")
@@ -184,15 +184,15 @@ class Head:
         self._at = datetime.now(UTC).strftime("%H:%M:%S UTC")
         if fresh.problem is not None:
             self.problem(
-                "What is shown may be old.", f"{fresh.problem.rstrip('.')}. It catches up by itself.", "warn"
+                "This page may be out of date.",
+                f"{fresh.problem.rstrip('.')}. It will catch up by itself.",
+                "warn",
             )
             self._say("Not following", "behind")
         elif not fresh.ready or fresh.age_ms > BEHIND_MS:
             text = f"{number(fresh.behind)} records behind, the oldest {length(fresh.age_ms)} old"
-            self.problem(
-                "What is shown is not up to date.", f"The read model is catching up: {text}.", "warn"
-            )
-            self._say(f"Behind {length(fresh.age_ms)}", "behind")
+            self.problem("This page is out of date.", f"The read model is catching up: {text}.", "warn")
+            self._say(f"{length(fresh.age_ms)} behind", "behind")
         else:
             self.problem("", "")
             self._say("Paused" if paused else "Live", "paused" if paused else "")
@@ -204,7 +204,7 @@ class Head:
             each.mark_as("hidden")
 
     def broken(self, why: str, every: str, *, title: str, drawn: bool) -> None:
-        shown = f"What is shown is from {self._at}." if drawn else "Nothing can be shown yet."
+        shown = f"This page is as of {self._at}." if drawn else "Nothing can be shown yet."
         self.problem(title, f"{why} {shown} {every}", "bad")
         self._say("No answer", "broken")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.server.access import Principal, Role
 from pipeline.server.actions import Done
-from pipeline.server.console.parts.confirm import confirm
+from pipeline.server.console.parts.confirm import REASON, confirm
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import plural
 
@@ -24,10 +24,8 @@ async def act(visit: Visit, queue: str, name: str) -> None:
     """Carry out what a button says, after asking where something stops or ends."""
     match name:
         case "pause":
-            told = "Nothing of it starts until it is resumed. What runs finishes; what comes due waits there."
-            note = await confirm(
-                visit.client, f"Pause {queue}?", told, verb="Pause", note="Why, for whoever looks"
-            )
+            told = "No runs start until it is resumed. Runs in progress finish; jobs that come due wait in the queue."
+            note = await confirm(visit.client, f"Pause {queue}?", told, verb="Pause", note=REASON)
             if note is not None:
                 await visit.change(partial(visit.actions.pause_queue, queue=queue, note=note))
         case "resume":
@@ -49,18 +47,18 @@ async def _purge(visit: Visit, queue: str) -> None:
         return
     waiting = int(counted.view["waiting"])
     if not waiting:
-        visit.tell(f"Nothing waits in {queue}.", good=False)
+        visit.tell(f"Nothing is waiting in {queue}.", good=False)
         return
-    title = f"Purge {plural(waiting, 'run')} of {queue}?"
+    title = f"Purge {plural(waiting, 'run')} from {queue}?"
     told = (
-        "They end as cancelled, and it cannot be taken back. "
-        "What has been started by then, and what came since they were counted, is left alone."
+        "They will end as cancelled; this cannot be undone. "
+        "Runs that have started by then, and runs that arrived after the count, are left alone."
     )
     if await confirm(visit.client, title, told, verb="Purge", danger=True, typed=waiting) is None:
         return
     done = await visit.change(partial(_purged, visit, queue, counted=counted.view))
     if done is not None:
-        visit.tell(f"{plural(int(done.view['waiting']), 'run')} of {queue} will end as cancelled.")
+        visit.tell(f"{plural(int(done.view['waiting']), 'run')} in {queue} will end as cancelled.")
 
 
 async def _purged(visit: Visit, queue: str, who: Principal, **how: Any) -> Done:

@@ -15,10 +15,10 @@ from pipeline.server.console.words import length, number, plural
 MOST = 10_000_000
 """Occurrences of one replay that can be asked for here; each is counted and confirmed before."""
 ONLY = (
-    ("failed", "what gave up: failed and dead"),
+    ("failed", "failed and dead"),
     ("dead", "dead only"),
-    ("unacked", "lost: fired, and nobody ended it"),
-    ("all", "all that has ended, successes too"),
+    ("unacked", "lost: fired but never ended"),
+    ("all", "everything that has ended, successes too"),
 )
 
 
@@ -43,19 +43,19 @@ class _Form:
 
     def draw(self, begin: str, end: str) -> None:
         with Tag("div", classes="fields"):
-            self._from = Field("From (included)", kind="mono", value=begin, changed=self._changed)
+            self._from = Field("From (inclusive)", kind="instant", value=begin, changed=self._changed)
             self._to = Field(
-                "To (not included)", kind="mono", value=end, hint="Empty: now", changed=self._changed
+                "To (exclusive)", kind="instant", value=end, hint="Default: now", changed=self._changed
             )
-            self._only = Field("What", kind="select", value="failed", options=ONLY, changed=self._changed)
-            self._handler = Field("Handler", kind="mono", hint="Empty: all", changed=self._changed)
-            self._queue = Field("Queue", kind="mono", hint="Empty: all", changed=self._changed)
-            self._rate = Field("At most a second", hint="Empty: no limit", changed=self._changed)
+            self._only = Field("Which", kind="select", value="failed", options=ONLY, changed=self._changed)
+            self._handler = Field("Handler", kind="mono", hint="Default: all", changed=self._changed)
+            self._queue = Field("Queue", kind="mono", hint="Default: all", changed=self._changed)
+            self._rate = Field("Limit per second", hint="Default: no limit", changed=self._changed)
         self._said = Tag("div", role="status")
         with self._said:
-            Tag("p", "A dry run counts first: nothing is started before.", "muted")
+            Tag("p", "Do a dry run first: it counts what would run, and starts nothing.", "muted")
         with Tag("div", classes="ends"):
-            button("Leave it", lambda: self._sheet.submit(None))
+            button("Go back", lambda: self._sheet.submit(None))
             button("Dry run", self._count)
             self._start = button("Replay", self._started, kind="main", disabled=True)
 
@@ -112,14 +112,14 @@ def _counted(view: dict[str, Any]) -> None:
     seconds = view["estimated_seconds"]
     facts(
         (
-            ("Of the window", counts(view["outcomes"])),
-            ("Left to workers", f"{number(view['waiting'])} have a run before them, and are not replayed"),
-            ("It would take", None if seconds is None else length(seconds * 1000)),
+            ("In this window", counts(view["outcomes"])),
+            ("Still with workers", f"{number(view['waiting'])} have a run waiting, and are not replayed"),
+            ("Estimated time", None if seconds is None else length(seconds * 1000)),
             (
-                "Gone",
+                "Expired",
                 None
                 if view["gone_until"] is None
-                else f"what was due before {view['gone_until']} may be gone",
+                else f"records of what was due before {view['gone_until']} may be gone",
             ),
         )
     )
@@ -131,5 +131,5 @@ def _rate(text: str) -> float | None:
     except ValueError:
         rate = -1
     if rate is not None and not 0.01 <= rate <= 1e9:
-        raise InvalidInput("rate", f"{text!r:.40} is no number of runs a second")
+        raise InvalidInput("rate", f"{text!r:.40} is not a number of runs per second")
     return rate

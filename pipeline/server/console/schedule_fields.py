@@ -25,7 +25,7 @@ TIMING = frozenset(
 COUNTED = {"misfire": "all", "overlap": "buffer_all"}
 """Policies, and the word of each that has a number with it: `all(20)`. That stands in a field of its own."""
 NUMBER = "_number"
-NEEDED = {"id": "is needed", "handler": "is needed"}
+NEEDED = {"id": "is required", "handler": "is required"}
 RARE_EVERY = "3650d"
 """A jitter may be as long as the time between two instants, which is not told by the jitter alone."""
 
@@ -35,7 +35,7 @@ RARE_EVERY = "3650d"
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise InvalidInput(name, f"{text!r:.40} is no whole number")
+        raise InvalidInput(name, f"{text!r:.40} is not a whole number")
     if int(text) < 1:
         raise InvalidInput(name, "must be at least 1")
     return int(text)
@@ -56,7 +56,7 @@ def _texts(name: str, text: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for key, value in _pairs(name, text):
         if key in texts:
-            raise InvalidInput(name, f"{key!r:.80} stands twice")
+            raise InvalidInput(name, f"{key!r:.80} appears twice")
         texts[key] = value
     return texts
 
@@ -104,112 +104,136 @@ class Entry:
         return self.kind == "area" or self.label == "Note"
 
 
-ID = Entry(label="Id", hint="Lower case, digits, . _ -; it cannot be changed", example="daily-report")
+ID = Entry(
+    label="Id",
+    hint="Lower-case letters, digits and . _ -; it cannot be changed later",
+    example="daily-report",
+)
 WHEN = {
     "cron": Entry(
-        label="Cron expression", hint="Five fields, six with seconds first, or @daily", example="0 10 * * *"
+        label="Cron expression",
+        hint="Five fields, six with seconds first, or a name such as @daily",
+        example="0 10 * * *",
     ),
-    "every": Entry(label="Or every", hint="Instead of an expression", example="90s"),
-    "tz": Entry(label="Zone", kind="text", hint="IANA name; empty is UTC", example="Europe/Berlin"),
+    "every": Entry(label="Or every", hint="An interval instead of an expression", example="90s"),
+    "tz": Entry(label="Time zone", kind="text", hint="IANA name. Default: UTC", example="Europe/Berlin"),
     "dst_gap": Entry(
-        label="What the clock skips",
+        label="If the clock skips its time",
         kind="select",
-        options=(("run_after", "run it right after"), ("skip", "skip it")),
+        options=(("run_after", "run it straight after"), ("skip", "skip it")),
     ),
     "dst_overlap": Entry(
-        label="An hour that comes twice",
+        label="If its time comes twice",
         kind="select",
-        options=(("first", "the first pass only"), ("both", "both passes")),
+        options=(("first", "run it the first time only"), ("both", "run it both times")),
     ),
     "jitter": Entry(
-        label="Jitter", hint="Put each off by up to so long. Default: none", example="30s", default="0ms"
+        label="Jitter", hint="Delays each by up to this long. Default: none", example="30s", default="0ms"
     ),
-    "start": Entry(label="Start", hint="None before; empty: at once", example="2030-01-31T09:30:00Z"),
-    "end": Entry(label="End", hint="None at or after; empty: never", example="2031-01-31T09:30:00Z"),
+    "start": Entry(
+        label="Start",
+        kind="instant",
+        hint="Nothing fires before it. Default: at once",
+        example="2030-01-31T09:30:00Z",
+    ),
+    "end": Entry(
+        label="End",
+        kind="instant",
+        hint="Nothing fires from then on. Default: never",
+        example="2031-01-31T09:30:00Z",
+    ),
 }
 WHAT = {
     "handler": Entry(label="Handler", hint="What runs", example="report.daily"),
-    "queue": Entry(label="Queue", hint="Empty is the default", example="default"),
+    "queue": Entry(label="Queue", hint="Default: the installation's own", example="default"),
     "payload": Entry(
         label="Payload",
         kind="area",
-        hint="A JSON object, handed to the handler. Default: {}",
+        hint="A JSON object, passed to the handler. Default: {}",
         example='{"to": "board"}',
         read=lambda _, text: object_of(text) or None,
         write=_json,
     ),
     "misfire": Entry(
-        label="Of those missed",
+        label="If some were missed",
         kind="select",
         options=(("latest", "fire the latest"), ("none", "fire none"), ("all", "fire the newest, up to …")),
     ),
     "misfire_number": Entry(
-        label="Missed ones fired at most", hint="Only where the newest are fired", example="20", read=_whole
+        label="Maximum missed to fire", hint="Only if the newest are fired", example="20", read=_whole
     ),
     "overlap": Entry(
-        label="While one runs",
+        label="While one is running",
         kind="select",
         options=(
             ("skip", "skip the next one"),
             ("buffer_one", "let one wait"),
-            ("buffer_all", "let them wait, up to …"),
-            ("cancel_other", "stop the one that runs"),
+            ("buffer_all", "let several wait, up to …"),
+            ("cancel_other", "stop the one that is running"),
             ("allow", "run both"),
         ),
     ),
     "overlap_number": Entry(
-        label="Waiting at most", hint="Only where several may wait", example="20", read=_whole
+        label="Maximum waiting", hint="Only if several may wait", example="20", read=_whole
     ),
     "max_attempts": Entry(
-        label="Attempts at most", hint="Empty: the handler's own", example="5", read=_whole
+        label="Maximum attempts", hint="Default: the handler's own", example="5", read=_whole
     ),
-    "timeout": Entry(label="Time-out of an attempt", hint="Empty: the handler's own", example="30s"),
-    "note": Entry(label="Note", kind="text", hint="For whoever looks at it", example="asked for by finance"),
+    "timeout": Entry(label="Time-out per attempt", hint="Default: the handler's own", example="30s"),
+    "note": Entry(
+        label="Note", kind="text", hint="Shown to anyone who looks at it", example="asked for by finance"
+    ),
 }
 MORE = {
     "after": Entry(
-        label="An interval counts",
+        label="Count the interval",
         kind="select",
-        options=(("", "on a grid from the epoch"), ("finish", "from the end of the run before")),
+        options=(("", "on a grid from the epoch"), ("finish", "from the end of the previous run")),
     ),
     "phase": Entry(
         label="Phase", hint="Shifts the grid of an interval. Default: 0s", example="15m", default="0ms"
     ),
     "exclude": Entry(
-        label="Leave out",
+        label="Exclude",
         kind="area",
-        hint="One a line: name=date, name=FROM..TO, or name=cron:EXPRESSION. Default: nothing",
+        hint="One per line: name=DATE, name=FROM..TO or name=cron:EXPRESSION. Default: nothing",
         example="holidays=2030-12-24..2031-01-01\nnights=cron:* 0-5 * * *",
         read=_calendars,
         write=_rules,
     ),
     "max_occurrences": Entry(
-        label="Occurrences at most",
-        hint="It ends after so many. Default: no limit",
+        label="Maximum occurrences",
+        hint="Ends after this many. Default: no limit",
         example="10",
         read=_whole,
     ),
     "pause_after": Entry(
-        label="Pause after", hint="So many dead in a row. Default: never", example="3", read=_whole
+        label="Pause after", hint="This many dead in a row. Default: never", example="3", read=_whole
     ),
     "catch_up": Entry(
-        label="Catch up", hint="Fire none that was missed for longer. Default: no limit", example="6h"
+        label="Catch up", hint="Skips what was missed by longer. Default: no limit", example="6h"
     ),
     "misfire_threshold": Entry(
-        label="Missed if later than", hint="Less late always fires. Default: 60s", example="5m", default="1m"
+        label="Missed if later than",
+        hint="Anything less late fires. Default: 60s",
+        example="5m",
+        default="1m",
     ),
     "overlap_timeout": Entry(
-        label="Counts as ended after", hint="One that never tells. Default: 24h", example="2h", default="1d"
+        label="Counts as ended after",
+        hint="If its end is never reported. Default: 24h",
+        example="2h",
+        default="1d",
     ),
     "serial": Entry(
         label="Serial group",
-        hint="Runs of one group start one after the other. Default: none",
+        hint="Runs of one group start one after another. Default: none",
         example="ledger",
     ),
     "labels": Entry(
         label="Labels",
         kind="area",
-        hint="To find its runs by; one a line. Default: none",
+        hint="For finding its runs; one per line. Default: none",
         example="tenant=acme",
         read=_texts,
         write=_lines,
@@ -217,7 +241,7 @@ MORE = {
     "headers": Entry(
         label="Headers",
         kind="area",
-        hint="Handed on with its runs; one a line. Default: none",
+        hint="Passed on with its runs; one per line. Default: none",
         example="trace=on",
         read=_texts,
         write=_lines,
@@ -254,7 +278,7 @@ def read(texts: Texts, *, whole: bool) -> tuple[Values, Problems]:
     if whole:
         problems |= {name: problem for name, problem in NEEDED.items() if texts.get(name) == ""}
         if not texts["cron"] and not texts["every"]:
-            problems["cron"] = "give this or an interval"
+            problems["cron"] = "give an expression or an interval"
     return {name: value for name, value in values.items() if name not in problems}, problems
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.core.errors import DuelineError, InvalidInput
 from pipeline.server.console import links
 from pipeline.server.console.parts.basic import Tag, button
-from pipeline.server.console.parts.confirm import Sheet, confirm
+from pipeline.server.console.parts.confirm import REASON, Sheet, confirm
 from pipeline.server.console.parts.field import Field
 from pipeline.server.console.visit import Visit, problem_of
 from pipeline.server.console.words import plural
@@ -18,33 +18,33 @@ MOST = 100_000
 """Occurrences of one backfill that can be asked for here; each is counted and confirmed before."""
 
 
-async def act(visit: Visit, schedule_id: str, name: str) -> None:
-    """Carry out what a button says, after asking where it cannot be taken back."""
+async def act(visit: Visit, schedule_id: str, name: str, tz: str) -> None:
+    """`tz`: its zone. Carry out what a button says, after asking where it cannot be taken back."""
     actions = visit.actions
     match name:
         case "trigger":
             title, told = (
                 f"Run {schedule_id} now?",
-                "One occurrence beside its grid; nothing of the grid moves.",
+                "Fires one extra occurrence now. Its regular times stay as they are.",
             )
             if await confirm(visit.client, title, told, verb="Run now") is not None:
                 await visit.change(partial(actions.trigger_schedule, schedule_id=schedule_id))
         case "pause":
             title, told = (
                 f"Pause {schedule_id}?",
-                "Nothing of it fires until it is resumed; what falls into it is skipped.",
+                "It will not fire until it is resumed; what comes due meanwhile is skipped.",
             )
-            note = await confirm(visit.client, title, told, verb="Pause", note="Why, for whoever looks")
+            note = await confirm(visit.client, title, told, verb="Pause", note=REASON)
             if note is not None:
                 await visit.change(partial(actions.pause_schedule, schedule_id=schedule_id, note=note))
         case "resume":
             await visit.change(partial(actions.resume_schedule, schedule_id=schedule_id))
         case "backfill":
-            await backfill(visit, schedule_id)
+            await backfill(visit, schedule_id, tz)
         case "delete":
             title, told = (
                 f"Delete {schedule_id}?",
-                "It is forgotten with its counters. What has fired goes on.",
+                "It is removed together with its counters. Runs that have fired carry on.",
             )
             if await confirm(visit.client, title, told, verb="Delete", danger=True) is not None:
                 done = await visit.change(partial(actions.delete_schedule, schedule_id=schedule_id))
@@ -52,12 +52,12 @@ async def act(visit: Visit, schedule_id: str, name: str) -> None:
                     visit.go(links.to("crontab"))
 
 
-async def backfill(visit: Visit, schedule_id: str) -> None:
+async def backfill(visit: Visit, schedule_id: str, tz: str) -> None:
     """Ask for a range, count it, and start it once the count was seen."""
     sheet = Sheet(visit.client, f"Backfill {schedule_id}", wide=True)
     with sheet:
-        Tag("p", "Runs the instants of its grid that have passed, as occurrences of their own.")
-        form = _Form(visit, schedule_id, sheet.submit)
+        Tag("p", "Fires the instants of its grid in a past range, each as a separate occurrence.")
+        form = _Form(visit, schedule_id, tz, sheet.submit)
         form.draw()
     if await sheet.answer() is not None:
         asked = form.asked()
@@ -65,30 +65,31 @@ async def backfill(visit: Visit, schedule_id: str) -> None:
 
 
 class _Form:
-    def __init__(self, visit: Visit, schedule_id: str, submit: Callable[[str | None], None]) -> None:
-        self._visit, self._id, self._submit = visit, schedule_id, submit
+    def __init__(self, visit: Visit, schedule_id: str, tz: str, submit: Callable[[str | None], None]) -> None:
+        self._visit, self._id, self._tz, self._submit = visit, schedule_id, tz, submit
         self._counted = False
 
     def draw(self) -> None:
-        hint = "RFC 3339, such as 2027-03-01T00:00:00Z"
+        hint = f"A date, a time or an instant; in {self._tz} unless it says otherwise"
         with Tag("div", classes="fields"):
-            self._from = Field(
-                "From (included)", kind="mono", hint=hint, changed=self._changed, autofocus=True
-            )
-            self._to = Field("To (not included)", kind="mono", hint=hint, changed=self._changed)
+            own = partial(Field, kind="instant", hint=hint, changed=self._changed, tz=self._tz)
+            self._from = own("From (inclusive)", autofocus=True)
+            self._to = own("To (exclusive)")
             words = (
-                ("allow", "all at once"),
-                ("buffer_all", "one after the other"),
-                ("skip", "skip while one runs"),
+                ("allow", "run all at once"),
+                ("buffer_all", "one after another"),
+                ("skip", "skip while one is running"),
             )
             self._overlap = Field(
-                "Among its own", kind="select", value="allow", options=words, changed=self._changed
+                "Where they overlap", kind="select", value="allow", options=words, changed=self._changed
             )
-            self._rate = Field("At most a minute", hint="Empty: no limit", changed=self._changed)
+            self._rate = Field("Limit per minute", hint="Default: no limit", changed=self._changed)
             self._reverse = Field("Newest first", kind="check", value=False, changed=self._changed)
-        self._said = Tag("p", "Count first: nothing is started before.", "muted", role="status")
+        self._said = Tag(
+            "p", "Count first: nothing starts before you have seen the number.", "muted", role="status"
+        )
         with Tag("div", classes="ends"):
-            button("Leave it", lambda: self._submit(None))
+            button("Go back", lambda: self._submit(None))
             button("Count", self._count)
             self._start = button("Start", self._started, kind="main", disabled=True)
 
@@ -96,7 +97,7 @@ class _Form:
         """InvalidInput('rate')."""
         rate = self._rate.text
         if rate and not rate.isdecimal():
-            raise InvalidInput("rate", f"{rate!r:.40} is no whole number of occurrences a minute")
+            raise InvalidInput("rate", f"{rate!r:.40} is not a whole number of occurrences per minute")
         return {
             "from_": self._from.text,
             "to": self._to.text,
@@ -130,6 +131,6 @@ class _Form:
             self._said.say("" if blamed is not None else problem_of(error))
             return
         total = int(done.view["total"] or 0)
-        self._said.say(f"{plural(total, 'occurrence')} of this range will run.")
+        self._said.say(f"{plural(total, 'occurrence')} in this range will run.")
         self._counted = bool(total)
         self._start.put("disabled", None if total else True)

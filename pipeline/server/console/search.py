@@ -2,16 +2,18 @@
 
 Words are separated by spaces and all hold; a value with spaces stands in double quotes. A word without a filter's
 name is part of an id, a key or a handler. Errors name the word, so whoever typed it finds it.
+
+Without `order:` the latest come first; the soonest do where all that is asked for is still to come.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.core.errors import InvalidInput
-from pipeline.core.job import JobStatus
+from pipeline.core.job import LATEST, JobStatus
 from pipeline.core.times import format_instant, parse_duration, parse_instant
 from pipeline.readmodel.questions import JobsWanted
 
@@ -19,6 +21,9 @@ FIELD = "search"
 """What errors of a search are about."""
 LONGEST = 1_000
 ORDERS = ("due", "-due")
+TO_COME = frozenset({JobStatus.PENDING, JobStatus.RETRYING})
+"""Of these one wants to see the next first, of all others the last."""
+DUE_BY_NOW, DUE_LATER = "due<=now", "due>now"
 _NAMED = re.compile(r"([a-z_]{2,})(>=|<=|:|>|<)(.*)", re.DOTALL)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MINUTE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?", re.ASCII)
@@ -64,8 +69,14 @@ def parse(text: str, *, now: int) -> JobsWanted:
         due_from=found.due_from,
         due_to=found.due_to,
         text=own.get("text"),
-        order=own.get("order", "due"),
+        order=own.get("order") or _order(found.statuses, found.due_from, now),
     )
+
+
+def _order(statuses: Collection[JobStatus], due_from: int | None, now: int) -> str:
+    """That of a search that says nothing of it."""
+    to_come = TO_COME.issuperset(statuses) if statuses else False
+    return "due" if to_come or (due_from is not None and due_from >= now) else "-due"
 
 
 def written(wanted: JobsWanted) -> str:
@@ -86,8 +97,29 @@ def written(wanted: JobsWanted) -> str:
     words += [f"due>={format_instant(wanted.due_from)}"] if wanted.due_from is not None else []
     words += [f"due<{format_instant(wanted.due_to)}"] if wanted.due_to is not None else []
     words += [quoted(wanted.text)] if wanted.text is not None else []
-    words += [f"order:{wanted.order}"] if wanted.order != "due" else []
+    told = wanted.due_from is None and wanted.order == _order(wanted.statuses, None, 0)
+    words += [] if told else [f"order:{wanted.order}"]
     return " ".join(words)
+
+
+def instead(text: str, names: Collection[str], *words: str) -> str:
+    """The same search with these words, in place of those of the filters named. InvalidInput('search')."""
+    return " ".join([*(word for word in _words(text) if _name(word) not in names), *words])
+
+
+def due_words(text: str) -> list[str]:
+    """What a search says of due times. InvalidInput('search')."""
+    return [word for word in _words(text) if _name(word) == "due"]
+
+
+def relative(text: str) -> bool:
+    """Whether what it means depends on when it is asked. InvalidInput('search')."""
+    return parse(text, now=0) != parse(text, now=LATEST)
+
+
+def _name(word: str) -> str | None:
+    named = _NAMED.fullmatch(word)
+    return None if named is None else named[1]
 
 
 def quoted(value: str) -> str:
@@ -112,7 +144,7 @@ def _words(text: str) -> Iterator[str]:
         yield match[0]
         at = match.end()
     if rest := text[at:].strip():
-        raise InvalidInput(FIELD, f"{_shown(rest)}: a quote does not end")
+        raise InvalidInput(FIELD, f"{_shown(rest)}: a quote is not closed")
 
 
 def _value(text: str) -> str:
@@ -150,21 +182,21 @@ def _read(word: str, found: _Found, now: int) -> None:
 
 
 _MEANINGS: Mapping[str, str] = {
-    "status": "one or several: status:dead,retrying",
+    "status": "one or more: status:dead,retrying",
     "handler": "handler:email.send",
     "queue": "queue:default",
     "schedule": "schedule:daily-report",
     "label": "label:tenant=acme",
-    "key": "key:invoice_42, or what it begins with: key:invoice_*",
-    "due": "due>2026-09-01, due<=2026-09-01T12:30Z, due>-2h, due:2026-09-01",
-    "order": "order:-due, the latest first",
+    "key": "key:invoice_42, or the start of one: key:invoice_*",
+    "due": "due>2026-09-01, due<=2026-09-01T12:30Z, due>-2h, due<=now, due:2026-09-01",
+    "order": "order:due for the soonest first, order:-due for the latest",
 }
 
 
 def _once(name: str, value: str, word: str, found: _Found) -> None:
     if name in found.texts:
-        what = "one word that stands alone" if name == "text" else f"one {name}"
-        raise InvalidInput(FIELD, f"{_shown(word)}: a search has {what} at most")
+        what = "one word without a filter" if name == "text" else f"one {name}"
+        raise InvalidInput(FIELD, f"{_shown(word)}: a search can have only {what}")
     found.texts[name] = value
 
 
@@ -178,7 +210,7 @@ def _status(value: str, word: str) -> JobStatus:
 def _label(value: str, word: str, found: _Found) -> None:
     name, sign, of = value.partition("=")
     if not sign or not name:
-        raise InvalidInput(FIELD, f"{_shown(word)}: a label is label:name=value")
+        raise InvalidInput(FIELD, f"{_shown(word)}: a label is written label:name=value")
     found.labels[name] = of
 
 
@@ -186,9 +218,11 @@ def _key(written: str, word: str, found: _Found) -> None:
     """All of it, or with a star behind it how it begins; a star in quotes is part of it."""
     begin = written.removesuffix("*")
     if "*" in re.sub(_QUOTED, "", begin):
-        raise InvalidInput(FIELD, f"{_shown(word)}: a key is looked for by its beginning, so * ends it")
+        raise InvalidInput(
+            FIELD, f"{_shown(word)}: only the start of a key can be matched, so * must come last"
+        )
     if {"key", "key_prefix"} & found.texts.keys():
-        raise InvalidInput(FIELD, f"{_shown(word)}: a search has one key at most")
+        raise InvalidInput(FIELD, f"{_shown(word)}: a search can have only one key")
     found.texts["key" if begin == written else "key_prefix"] = _value(begin)
 
 
@@ -211,7 +245,9 @@ def _due(sign: str, value: str, word: str, now: int) -> tuple[int | None, int | 
             return None, at + 1
         case _:
             if not _DATE.fullmatch(value):
-                raise InvalidInput(FIELD, f"{_shown(word)}: due: takes a date; compare with due> and due<")
+                raise InvalidInput(
+                    FIELD, f"{_shown(word)}: due: takes a date; for anything else use due> and due<"
+                )
             return at, at + _DAY_MS
 
 
@@ -226,8 +262,8 @@ def _instant(value: str, word: str, now: int) -> int:
     except InvalidInput:
         raise InvalidInput(
             FIELD,
-            f"{_shown(word)}: {value!r:.40} is no date (2026-09-01), instant (2026-09-01T12:30Z) or time from now"
-            " (-2h)",
+            f"{_shown(word)}: {value!r:.40} is not a date (2026-09-01), an instant (2026-09-01T12:30Z) or a time from"
+            " now (-2h)",
         ) from None
 
 

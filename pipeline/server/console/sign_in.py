@@ -123,7 +123,7 @@ def _form(back: str, problem: str = "") -> str:
     error = f'<span class="error" role="alert" id="problem">{escape(problem)}</span>' if problem else ""
     blamed = ' aria-invalid="true" aria-describedby="problem"' if problem else ""
     markup = (
-        '<p class="muted">With a token: <code>dueline token create</code> makes one.</p>'
+        '<p class="muted">Use a token; <code>dueline token create</code> makes one.</p>'
         f'<form method="post" action="{links.to("sign-in")}"><input type="hidden" name="next" value="{escape(back)}">'
         '<div class="field coded"><label for="token">Token</label>'
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus'

@@ -30,7 +30,7 @@ _WAITS = {
     "created": "after it was due",
     "due": "until it is due",
     "fired": "until it fired",
-    _AGAIN: "of earlier runs, and between them",
+    _AGAIN: "in earlier runs and between them",
     "started": "until a worker started it",
     "finished": "until it ended",
 }

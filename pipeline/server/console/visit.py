@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -169,6 +170,11 @@ class Visit:
         self.go(links.to("sign-in", next=here(self.request), ended=1))
 
 
+def now_ms() -> int:
+    """Epoch ms, by the clock of this machine."""
+    return time.time_ns() // 1_000_000
+
+
 def here(request: Request) -> str:
     """The address of this page, to come back to."""
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -190,15 +196,15 @@ def told(outcome: str) -> str:
 
 
 _TOLD = {
-    "existing": "There is one of this id already; it was left as it is",
+    "existing": "One with this id already exists; it was left as it is",
     "accepted": "Stored; no owner has answered yet",
-    "unknown": "No owner answered in time; it is stored and will be done",
-    "too_late": "Too late: it has fired",
-    "not_found": "There is none of this id any more",
-    "pending": "It has not fired yet: there is nothing to run again",
-    "skipped": "Skipped: an earlier one still runs",
-    "stopping": "Its worker is told to stop it",
-    "brought_forward": "Its pending retry runs now",
+    "unknown": "No owner answered in time; the request is stored and will be carried out",
+    "too_late": "Too late: it has already fired",
+    "not_found": "It no longer exists",
+    "pending": "It has not fired yet, so there is nothing to requeue",
+    "skipped": "Skipped: an earlier run is still in progress",
+    "stopping": "Its worker has been asked to stop it",
+    "brought_forward": "Its waiting retry runs now",
 }
 
 

@@ -15,7 +15,6 @@ from pipeline.core.errors import DuelineError, NotFound, Refused, StoreUnreachab
 from pipeline.core.layout import default_layout
 from pipeline.core.names import Names
 
-PATIENCE = {"PATIENCE_S": 0.2, "SETTLE_S": 0.1, "WAIT_S": 0.01}
 LOST = KafkaError._TRANSPORT
 UNKNOWN = KafkaError._UNKNOWN_PARTITION
 
@@ -35,12 +34,23 @@ class FakeConsumer:
         return answer
 
 
+class Time:
+    """Goes by where somebody sleeps, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in PATIENCE.items():
-        monkeypatch.setattr(kafka_io, name, value)
-    monkeypatch.setattr(kafka_topics, "SETTLE_S", 0.1)
-    monkeypatch.setattr(kafka_topics, "LOOK_S", 0.01)
+    for module in (kafka_io, kafka_topics):
+        monkeypatch.setattr(module, "time", Time())
 
 
 def asked(consumer: FakeConsumer) -> tuple[int, int]:

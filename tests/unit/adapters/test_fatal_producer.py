@@ -46,8 +46,8 @@ class Told:
 
 @pytest.fixture
 def appender() -> Iterator[KafkaAppender]:
-    """What it is given stays in its queue for a second."""
-    made = KafkaAppender("unused:1", MOCK, linger_ms=1_000)
+    """What it is given stays in its queue for two seconds."""
+    made = KafkaAppender("unused:1", MOCK, linger_ms=2_000)
     yield made
     made.close()
 

@@ -21,22 +21,22 @@ from pipeline.doctor.facts import Share
 @pytest.fixture(scope="module")
 def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkup]:
     """Of a store where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    settings = load_settings(
-        bootstrap_servers=f"127.0.0.1:{port}",
-        state_dir=tmp_path_factory.mktemp("state"),
-        store_timeout_ms=300,
-    )
-    with Checkup(settings) as checkup:
-        yield checkup
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nor can anybody else begin to
+        settings = load_settings(
+            bootstrap_servers=f"127.0.0.1:{taken.getsockname()[1]}",
+            state_dir=tmp_path_factory.mktemp("state"),
+            store_timeout_ms=300,
+        )
+        with Checkup(settings) as checkup:
+            yield checkup
 
 
 def test_an_unreachable_store_is_said_in_time(nobody: Checkup) -> None:
     begun = time.monotonic()
     with pytest.raises(StoreUnreachable, match="describing the cluster"):
         nobody.facts()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def refuses(checkup: Checkup, facts: Facts) -> Mapping[str, Any]:

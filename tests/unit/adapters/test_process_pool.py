@@ -107,7 +107,7 @@ def shared() -> Iterator[Bench]:
     """One pool for all tests: each must leave it whole."""
     bench = Bench("pool_app:app")
     yield bench
-    assert bench.executor.close(5_000)
+    assert bench.executor.close(30_000)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -211,7 +211,7 @@ def test_a_handler_that_the_process_does_not_know_fails_with_its_name(pool: Benc
 
 def test_a_withdrawn_call_never_begins(pool: Bench, eventually: Callable[..., None]) -> None:
     never = pool.start("never")
-    eventually(lambda: pool.sides[never].note)
+    eventually(lambda: pool.sides[never].note, timeout=WAIT_S)
     queued, withdrawn = pool.start("echo"), pool.start("echo")
     assert pool.executor.withdraw([withdrawn, never]) == {withdrawn}
     pool.executor.stop([never])
@@ -267,11 +267,11 @@ def test_sys_exit_is_a_result(pool: Bench) -> None:
 
 
 def test_a_handler_whose_time_is_over_is_killed(pool: Bench, ended: Callable[[int], bool]) -> None:
-    ticket = pool.start("never", timeout_ms=300)
-    done = pool.wait(ticket)
+    pid = pool.pid()
+    done = pool.call("never", timeout_ms=300)
     assert isinstance(done.error, TimedOut)
-    assert 0.3 <= done.ended - done.began < 5
-    assert ended(int(pool.sides[ticket].note))
+    assert 0.3 <= done.ended - done.began < 30
+    assert ended(pid)
 
 
 def test_a_stopped_handler_is_killed_with_its_own_children(
@@ -334,7 +334,7 @@ def test_an_invalid_schedule_stays_one_on_the_wire() -> None:
 def test_a_process_that_waits_is_left_to_end_by_itself(tmp_path: Path) -> None:
     bench, trace = Bench("pool_app:app"), tmp_path / "trace"
     assert bench.call("at-exit", b'{"path": "%s"}' % bytes(trace)).error is None
-    assert bench.executor.close(5_000)
+    assert bench.executor.close(30_000)
     assert trace.read_text() == "left"
 
 

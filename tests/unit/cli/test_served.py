@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from pipeline.cli import served
 from tests.unit.cli.test_cron import STATE, put
 
 ID = "j" + "0" * 26
@@ -129,6 +130,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(served, "PATIENCE_S", 30.0)
     with Server() as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         monkeypatch.setenv("DUELINE_URL", made.url)
@@ -201,8 +203,6 @@ def test_a_server_that_has_not_caught_up_is_not_believed(
 def test_a_server_that_is_silent_is_waited_for_a_second_at_most(
     dueline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.cli import served
-
     monkeypatch.setattr(served, "PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DUELINE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")

@@ -175,7 +175,7 @@ def test_a_queue_tells_its_workers_and_handlers(dueline: Any, store: Any) -> Non
     assert (queue(dueline, "mail")["workers"], queue(dueline, "mail")["lag"]) == (0, 0)
 
 
-def test_a_queue_is_behind_by_what_lies_after_its_committed_offsets(dueline: Any, store: Any) -> None:
+def test_in_a_queue_waits_what_nobody_has_started(dueline: Any, store: Any) -> None:
     names = store.names
     for _ in range(3):
         store.cluster.append(Put(names.work("default"), 1, b"k", b"v"))

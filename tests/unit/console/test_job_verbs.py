@@ -15,7 +15,7 @@ from pipeline.server.console.job_verbs import verbs_of
         ({"status": "pending", "schedule": None}, ["reschedule", "payload", "cancel"]),
         ({"status": "pending", "schedule": "daily", "waits_behind": None}, []),
         ({"status": "pending", "schedule": "daily", "waits_behind": "s:daily:1:g::1"}, ["cancel"]),
-        ({"status": "retrying", "schedule": "daily"}, ["requeue", "cancel"]),
+        ({"status": "retrying", "schedule": "daily"}, ["retry", "cancel"]),
         ({"status": "skipped", "schedule": "daily"}, []),
         ({"status": "dead", "schedule": "daily"}, ["requeue"]),
     ],

@@ -77,12 +77,12 @@ def test_examples_are_right() -> None:
     ("name", "text", "problem"),
     [
         ("id", "A", "does not match"),
-        ("id", "", "is needed"),
-        ("handler", "", "is needed"),
+        ("id", "", "is required"),
+        ("handler", "", "is required"),
         ("handler", "a b", "does not match"),
         ("queue", "ä", "does not match"),
         ("cron", "61 * * * *", "61 is not within"),
-        ("cron", "", "give this or an interval"),
+        ("cron", "", "give an expression or an interval"),
         ("every", "90", "no duration"),
         ("tz", "Mars/Base", "no zone"),
         ("jitter", "soon", "no duration"),
@@ -93,11 +93,11 @@ def test_examples_are_right() -> None:
         ("exclude", "2030-12-24", "is not name=value"),
         ("exclude", "holidays=Christmas", "holidays: 'Christmas': is no date"),
         ("labels", "tenant", "is not name=value"),
-        ("headers", "a=1\na=2", "'a' stands twice"),
-        ("max_occurrences", "many", "no whole number"),
-        ("max_attempts", "-1", "no whole number"),
+        ("headers", "a=1\na=2", "'a' appears twice"),
+        ("max_occurrences", "many", "not a whole number"),
+        ("max_attempts", "-1", "not a whole number"),
         ("pause_after", "0", "at least 1"),
-        ("pause_after", "9" * 10, "no whole number"),
+        ("pause_after", "9" * 10, "not a whole number"),
         ("timeout", "0s", "at least 1"),
         ("catch_up", "6", "no duration"),
         ("misfire_threshold", "x", "no duration"),
@@ -127,7 +127,7 @@ def test_an_edit_has_no_id() -> None:
 
 @pytest.mark.parametrize(
     ("number", "problem"),
-    [("", "how many?"), ("x", "no whole number"), ("0", "at least 1"), ("2000", "more than 1000")],
+    [("", "how many?"), ("x", "not a whole number"), ("0", "at least 1"), ("2000", "more than 1000")],
 )
 def test_a_policy_with_a_number(number: str, problem: str) -> None:
     found = problems(misfire="all", misfire_number=number)

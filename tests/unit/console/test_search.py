@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import InvalidInput
 from pipeline.core.job import JobStatus
 from pipeline.readmodel.questions import JobsWanted
-from pipeline.server.console.search import meanings, parse, quoted, written
+from pipeline.server.console.search import instead, meanings, parse, quoted, relative, written
 
 NOW = 1_796_000_000_123
 DAY = 86_400_000
@@ -29,11 +29,12 @@ def test_the_search_of_the_docs() -> None:
         statuses=frozenset({JobStatus.DEAD}),
         key_prefix="invoice_",
         due_from=SEPTEMBER + 1,
+        order="-due",
     )
 
 
 def test_nothing_is_everything() -> None:
-    assert wanted("") == wanted("  \n ") == JobsWanted()
+    assert wanted("") == wanted("  \n ") == JobsWanted(order="-due")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,53 @@ def test_nothing_is_everything() -> None:
     ],
 )
 def test_words(text: str, meant: JobsWanted) -> None:
-    assert wanted(text) == meant
+    assert replace(wanted(text), order="due") == replace(meant, order="due")
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("", "-due"),
+        ("handler:a", "-due"),
+        ("status:dead", "-due"),
+        ("status:pending", "due"),
+        ("status:pending,retrying", "due"),
+        ("status:pending,dead", "-due"),
+        ("due<=now", "-due"),
+        ("due>now", "due"),
+        ("due>=now", "due"),
+        ("due>-1d", "-due"),
+        ("status:pending order:-due", "-due"),
+        ("status:dead order:due", "due"),
+    ],
+)
+def test_the_latest_come_first_but_of_what_is_to_come(text: str, order: str) -> None:
+    assert wanted(text).order == order
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "words", "becomes"),
+    [
+        (
+            "handler:a status:dead order:-due",
+            ("status", "order"),
+            ["status:queued"],
+            "handler:a status:queued",
+        ),
+        ("due<=now due>-1d x", ("due",), ["due>now"], "x due>now"),
+        ('key:"a b"* "status:dead"', ("status",), [], 'key:"a b"* "status:dead"'),
+        ("due<=now", ("due",), [], ""),
+    ],
+)
+def test_words_of_a_search_take_the_place_of_others(
+    text: str, names: tuple[str, ...], words: list[str], becomes: str
+) -> None:
+    assert instead(text, names, *words) == becomes
+
+
+def test_what_depends_on_when_it_is_asked() -> None:
+    assert [relative(text) for text in ("due>-2h", "due<=now", "due>2026-09-01 due<+1d")] == [True] * 3
+    assert [relative(text) for text in ("", "status:dead", "due<2026-09-01")] == [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -82,20 +129,20 @@ def test_words(text: str, meant: JobsWanted) -> None:
         ("handler:", "handler: has no value"),
         ('handler:""', 'handler:"" has no value'),
         ("handler>x", "handler>x: only due can be compared; write handler:"),
-        ("handler:a handler:b", "handler:b: a search has one handler at most"),
-        ("key:a key:b", "key:b: a search has one key at most"),
-        ("key:a key:b*", "key:b*: a search has one key at most"),
-        ("one two", "two: a search has one word that stands alone at most"),
-        ("label:x", "label:x: a label is label:name=value"),
-        ("label:=x", "label:=x: a label is label:name=value"),
-        ("key:a*b", "key:a*b: a key is looked for by its beginning, so * ends it"),
+        ("handler:a handler:b", "handler:b: a search can have only one handler"),
+        ("key:a key:b", "key:b: a search can have only one key"),
+        ("key:a key:b*", "key:b*: a search can have only one key"),
+        ("one two", "two: a search can have only one word without a filter"),
+        ("label:x", "label:x: a label is written label:name=value"),
+        ("label:=x", "label:=x: a label is written label:name=value"),
+        ("key:a*b", "key:a*b: only the start of a key can be matched, so * must come last"),
         ("order:id", "order:id: the order is due or -due"),
-        ("due>tomorrow", "due>tomorrow: 'tomorrow' is no date (2026-09-01)"),
-        ("due>2026-13-01", "due>2026-13-01: '2026-13-01' is no date"),
-        ("due>-2", "due>-2: '-2' is no date"),
-        ("due:now", "due:now: due: takes a date; compare with due> and due<"),
-        ('queue:mail key:"a b', '"a b: a quote does not end'),
-        ('x"', '": a quote does not end'),
+        ("due>tomorrow", "due>tomorrow: 'tomorrow' is not a date (2026-09-01)"),
+        ("due>2026-13-01", "due>2026-13-01: '2026-13-01' is not a date"),
+        ("due>-2", "due>-2: '-2' is not a date"),
+        ("due:now", "due:now: due: takes a date; for anything else use due> and due<"),
+        ('queue:mail key:"a b', '"a b: a quote is not closed'),
+        ('x"', '": a quote is not closed'),
         ("x" * 1_001, "is longer than 1,000 characters"),
     ],
 )

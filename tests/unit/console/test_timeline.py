@@ -70,7 +70,7 @@ def test_of_several_runs_the_last_ones_way_is_told_and_what_lay_before_as_one_wa
         ("started", started, 1_000),
         ("finished", ended, 2_000),
     ]
-    assert (steps[-1].bad, steps[3].wait) == (True, "of earlier runs, and between them")
+    assert (steps[-1].bad, steps[3].wait) == (True, "in earlier runs and between them")
     assert [colour for colour, _ in shares(steps)] == [1, 0, 2, 3]
     assert dict(shares(steps))[3] < 0.01, "the run took two seconds, not half an hour"
 

@@ -154,7 +154,7 @@ def test_the_server_is_gone_afterwards(mailbox: Mailbox) -> None:
     with MailServer(mailbox) as listening:
         port = listening.port
     with pytest.raises(OSError, match="refused"):
-        smtplib.SMTP(HOST, port, timeout=5)
+        smtplib.SMTP(HOST, port, timeout=30)
 
 
 # -- the handler --------------------------------------------------------------------------------------------

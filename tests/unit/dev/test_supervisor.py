@@ -54,7 +54,7 @@ class Script:
         self._then(self, "all ready")
 
 
-def role(name: str, code: str, stop_timeout_s: float = 10.0) -> Role:
+def role(name: str, code: str, stop_timeout_s: float = 40.0) -> Role:
     argv = [sys.executable, "-c", code]
     return command(name, argv, env=dict(os.environ), stop_timeout_s=stop_timeout_s)
 
@@ -130,19 +130,21 @@ def test_a_child_that_refuses_ends_everything_with_its_code_even_once_it_was_rea
     assert all(ended(pid) for pid in script.pids)
 
 
-def test_together_all_are_asked_to_stop_before_any_has_ended_and_each_once() -> None:
+def test_together_all_are_asked_to_stop_before_any_has_ended_and_each_once(tmp_path: Path) -> None:
     counted = (
-        "import signal, time; asked = []\n"
+        "import os, signal, time; asked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n" + READY + "\n"
         "while not asked: time.sleep(0.01)\n"
-        "print('asked', flush=True)\n"
+        f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'w').close()\n"
+        f"while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)\n"
         "time.sleep(0.3)\n"
         "print('times', len(asked), flush=True)\n"
     )
     script = Script(when(2, "ready", lambda _: interrupt()))
-    assert Supervisor([role("first", counted), role("second", counted)], script, together=True).run() == 0
+    roles = [role(name, counted, stop_timeout_s=20.0) for name in ("first", "second")]
+    assert Supervisor(roles, script, together=True).run() == 0
     said = [line for _, line in script.lines if not line.startswith("{")]
-    assert said == ["asked", "asked", "times 1", "times 1"]
+    assert said == ["times 1", "times 1"], "the first one waits until the other has been asked"
 
 
 def test_a_child_that_was_told_nonsense_ends_everything(ended: Callable[[int], bool]) -> None:

@@ -53,6 +53,20 @@ def count(model: ReadModel) -> int:
     return model.count(JobsWanted()).number
 
 
+def test_while_it_does_not_follow_what_it_shows_grows_old(
+    store: Any, settled: Settled, eventually: Eventually
+) -> None:
+    """Whatever was left when it broke off: what has been written since nobody knows."""
+    model = settled()
+    assert model.freshness().age_ms == 0
+    store.cluster.reachable = False
+    eventually(lambda: model.freshness().problem is not None)
+    before = model.freshness().age_ms
+    eventually(lambda: model.freshness().age_ms > before + 50)
+    store.cluster.reachable = True
+    eventually(lambda: model.freshness()[:] == (0, 0, True, None))
+
+
 def test_its_directory_is_private_and_its_own(opened: Any, connect: Any, tmp_path: Path) -> None:
     opened()
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.readmodel.conftest import wait_settled
 from unit.readmodel.test_jobs import DUE, T0, run_of
 from unit.test_follower_schedules import HOUR, SPEC, STATE, at, delete, fire, put, skip
 
 from pipeline import codec
 from pipeline.adapters.memory import MemoryReader
+from pipeline.adapters.memory_cluster import Transaction
 from pipeline.codec import Era
 from pipeline.core import keys
 from pipeline.core.backup import Hold, HoldState
@@ -23,8 +27,9 @@ from pipeline.core.queues import to_event as queue_event
 from pipeline.core.schedule import Recent, Schedule
 from pipeline.follower import WantedLetters
 from pipeline.ports import CommittedOffset, GroupProgress, Put
-from pipeline.readmodel import JobsWanted, ReadModel
+from pipeline.readmodel import JobsWanted, ReadModel, audit
 from pipeline.readmodel.purging import left_of
+from pipeline.readmodel.questions import AuditWanted, Page
 from pipeline.replay import Replay, ReplayState
 from pipeline.replay.record import to_event
 from pipeline.survey import Filter, Window
@@ -34,6 +39,12 @@ Settled = Callable[[], ReadModel]
 
 def put_meta(store: Any, key: bytes, value: bytes | None) -> None:
     store.cluster.append(Put(store.names.meta, 0, key, value))
+
+
+@pytest.fixture
+def mail(store: Any) -> None:
+    """Another queue, before anything follows."""
+    store.add_queues({"mail": 3})
 
 
 # -- schedules ----------------------------------------------------------------------------------------------
@@ -162,6 +173,57 @@ def test_an_instant_that_a_pause_took_away_comes_back_with_a_resume(store: Any, 
     assert store.follower.job(at(T0 + HOUR))["status"] == "succeeded"
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"queue": "mail"}, {"serial": "one"}, {"queue": "mail", "serial": "one"}, {"handler": "other"}],
+)
+def test_what_was_due_when_its_schedule_was_changed_is_found_where_it_went(
+    store: Any, mail: None, settled: Settled, changed: dict[str, str]
+) -> None:
+    """By the definition before: firing and change are one step, and one state."""
+    put(store, STATE)
+    store.clock.advance(HOUR)
+    edited = replace(
+        STATE, revision=2, changed_at=store.clock.now(), spec=replace(SPEC, **changed), last_nominal=T0 + HOUR,
+        next_nominal=T0 + 2 * HOUR, next_due=T0 + 2 * HOUR,
+    )  # fmt: skip
+    run = fire(store, T0 + HOUR, STATE, compacted=True)
+    fired = Recent(nominal_at=T0 + HOUR, kind="g", at=store.clock.now(), outcome="fired")
+    put(store, replace(edited, recent=(fired,)))
+    store.ack(run, AckState.STARTED)
+    for ended in (False, True):
+        if ended:
+            store.ack(run, AckState.SUCCEEDED)
+        for ask in (store.follower.job, settled().job):
+            view = ask(at(T0 + HOUR))
+            assert (view["status"], view["queue"]) == ("succeeded" if ended else "running", "default")
+            assert [each["run"] for each in view["runs"]] == [1]
+
+
+@pytest.mark.parametrize("first", ["home", "work"])
+def test_where_a_run_of_an_earlier_definition_stands_is_found_after_a_compaction(
+    store: Any, mail: None, settled: Settled, first: str
+) -> None:
+    """Only the schedule's last state is left, which tells of the occurrence and not by which definition it fired."""
+    store.clock.advance(HOUR)
+    told = Recent(nominal_at=T0 + HOUR, kind="g", at=store.clock.now(), outcome="succeeded")
+    edited = replace(
+        STATE, revision=2, changed_at=store.clock.now(), spec=replace(SPEC, queue="mail"), recent=(told,),
+        next_nominal=T0 + 2 * HOUR, next_due=T0 + 2 * HOUR,
+    )  # fmt: skip
+    if first == "home":
+        put(store, edited)
+        settled()
+    run = fire(store, T0 + HOUR, STATE, compacted=True)
+    store.ack(run, AckState.SUCCEEDED)
+    settled()
+    if first == "work":
+        put(store, edited)
+    view = settled().job(at(T0 + HOUR))
+    assert (view["status"], view["queue"], len(view["runs"])) == ("succeeded", "default", 1)
+    assert [queue["lag"] for queue in settled().queues()] == [0, 0]
+
+
 # -- letters and times --------------------------------------------------------------------------------------
 
 
@@ -280,8 +342,12 @@ def test_a_job_for_a_time_in_the_past_is_not_late_by_years(
 # -- the installation ---------------------------------------------------------------------------------------
 
 
-def test_queues(store: Any, settled: Settled, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.readmodel.lags.EVERY_S", 0.01)
+def backlog(model: ReadModel) -> tuple[int, str | None]:
+    (queue,) = model.queues()
+    return queue["lag"], queue["oldest_unacked"]
+
+
+def test_queues(store: Any, settled: Settled, eventually: Any) -> None:
     runs = [run_of(n) for n in range(3)]
     for run in runs:
         store.put(run)
@@ -293,23 +359,114 @@ def test_queues(store: Any, settled: Settled, eventually: Any, monkeypatch: pyte
     store.clock.advance(60_000)
     store.beat("w1", queues=("default",), handlers=("email.send",), parked=2)
     model = settled()
-    eventually(lambda: model.queues()[0]["lag"] == 3)
     eventually(lambda: model.queues()[0]["workers"] == 1)
     (queue,) = model.queues()
     assert queue["paused"] == {"by": "ann", "at": "2027-01-15T08:00:00.000Z", "reason": "deploy"}
     assert (queue["started_per_min"], queue["ended_per_min"], queue["parked"]) == (1, 1, 2)
-    group = store.cluster.group(store.names.worker_group("default"), store.names.work("default"))
-    for number in range(3):
-        end = store.cluster.partition(store.names.work("default"), number).end
-        group.committed[number] = CommittedOffset(end)
-    eventually(lambda: model.queues()[0]["lag"] == 0)
+    assert queue["lag"] == 2
+
+
+@pytest.mark.parametrize("labels", [{}, {"plain": "no"}])
+def test_what_waits_in_a_queue_is_counted_by_run(
+    store: Any, settled: Settled, labels: dict[str, str]
+) -> None:
+    """Whatever else takes offsets: what was started waits no longer, but counts for the oldest until it has ended."""
+    assert backlog(settled()) == (0, None)
+    runs = [run_of(n, labels=labels) for n in range(3)]
+    for run in runs:
+        store.put(run)
+        store.fire(run)
+        store.clock.advance(1_000)
+    for partition in range(3):  # markers
+        store.cluster.partition(store.names.work("default"), partition).entries.append(None)
+    assert backlog(settled()) == (3, "2027-01-15T08:00:00.000Z")
+    store.ack(runs[0], AckState.STARTED)
+    assert backlog(settled()) == (2, "2027-01-15T08:00:00.000Z")
+    store.ack(runs[0], AckState.RELEASED)
+    assert backlog(settled()) == (3, "2027-01-15T08:00:00.000Z")
+    store.ack(runs[0], AckState.CANCELLED)
+    store.ack(runs[1], AckState.RETRYING)
+    assert backlog(settled()) == (1, "2027-01-15T08:00:02.000Z")
+    again = replace(runs[1], run=2, failures=1)
+    store.put(again)
+    assert backlog(settled()) == (1, "2027-01-15T08:00:02.000Z")
+    store.fire(again)
+    assert backlog(settled()) == (2, "2027-01-15T08:00:02.000Z")
+    for run in (runs[2], again):
+        store.ack(run, AckState.SUCCEEDED)
+    assert backlog(settled()) == (0, None)
+    assert [*settled()._rows.scan(b"Y", b"Z")] == []
+
+
+def test_what_waits_is_the_same_after_a_restart(
+    store: Any, settled: Settled, connect: Any, tmp_path: Path
+) -> None:
+    runs = [run_of(n) for n in range(2)]
+    for run in runs:
+        store.put(run)
+        store.fire(run)
+        store.clock.advance(1_000)
+    settled().close()
+    again = ReadModel(tmp_path / "readmodel", connect)
+    assert backlog(again)[0] == 2
+    store.ack(runs[0], AckState.SUCCEEDED)
+    wait_settled(store, again)
+    assert backlog(again) == (1, "2027-01-15T08:00:01.000Z")
+    again.close()
+
+
+@pytest.mark.parametrize("labels", [{}, {"plain": "no"}])
+def test_runs_that_nobody_will_end_wait_no_longer(
+    store: Any,
+    settled: Settled,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    labels: dict[str, str],
+) -> None:
+    """Read anew a month later: of what has ended the ack may be gone, though the run is still there. And what was
+    deleted before anybody ran it."""
+    monkeypatch.setattr("pipeline.readmodel.groups.EVERY_S", 0.01)
+    monkeypatch.setattr("pipeline.readmodel.following.FORGET_S", 0.01)
+    work, acks, partition = store.names.work("default"), store.names.acks("default"), 1
+    every = (run_of(n, labels=labels) for n in range(100))
+    here = (r for r in every if store.layout.work_partition("default", r.job_id) == partition)
+    *runs, other = islice(here, 5)
+    for run in runs:
+        store.put(run)
+        store.fire(run)
+        store.clock.advance(1_000)
+    acks_log = store.cluster.partition(acks, partition)
+    acks_log.open.add(unread := Transaction())  # what it has not read yet it does not judge by
+    unread.first[acks_log] = acks_log.end
+    store.ack(other, AckState.STARTED)
+    model = settled()
+    assert backlog(model) == (4, "2027-01-15T08:00:00.000Z")
+    group = store.cluster.group(store.names.worker_group("default"), work)
+    group.committed[partition] = CommittedOffset(1)
+    eventually(lambda: backlog(model)[1] == "2027-01-15T08:00:01.000Z")
+    assert model.count(JobsWanted(statuses=frozenset({JobStatus.QUEUED}))).number == 4
+    assert backlog(model)[0] == 4
+    acks_log.open.discard(unread)
+    eventually(lambda: backlog(model) == (3, "2027-01-15T08:00:01.000Z"))
+    assert not [record for record in caplog.records if "deleted" in record.message]
+    store.cluster.partition(work, partition).start = 3
+    eventually(lambda: backlog(model) == (1, "2027-01-15T08:00:03.000Z"))
+    eventually(lambda: "2 runs were deleted by the retention of their topic" in caplog.text)
+    eventually(lambda: model.job(runs[1].job_id)["ended_at"] is not None)  # so that it is forgotten one day
+    store.ack(runs[1], AckState.SUCCEEDED)
+    wait_settled(store, model)
+    assert model.job(runs[1].job_id)["status"] == "succeeded"
+    group.committed[partition] = CommittedOffset(99)  # of a topic that was made anew since
+    store.clock.advance(1_000)
+    assert backlog(settled())[0] == 1
 
 
 def test_a_purge_is_told_until_what_it_means_has_ended(
     store: Any, settled: Settled, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what the group has committed: its mark, what ended above it, and what was started before the purge."""
-    monkeypatch.setattr("pipeline.readmodel.lags.EVERY_S", 0.01)
+    monkeypatch.setattr("pipeline.readmodel.groups.EVERY_S", 0.01)
     work = store.names.work("default")
     for n in range(8):
         store.cluster.append(Put(work, 0, b"x%d" % n, b"whatever"))
@@ -473,3 +630,55 @@ def test_statuses_and_errors_of_a_failure(store: Any, settled: Settled) -> None:
     store.ack(run, AckState.CANCELLED, error=Failure(type="Stopped", message="by request"))
     (row,) = settled().jobs(JobsWanted(statuses=frozenset({JobStatus.STOPPED}))).rows
     assert row["error"] == "Stopped: by request"
+
+
+def test_who_changed_what_the_latest_first(store: Any, settled: Settled) -> None:
+    for n in range(5):
+        detail = {
+            "verb": "job.cancel",
+            "requested_by": f"who{n % 2}",
+            "role": "admin",
+            "token": "t",
+            "note": "late",
+        }
+        store.tell(0, f"a{n}", kind="audit", outcome="cancelled", job_id=f"j{n}", detail=detail)
+        store.tell(0, f"c{n}", outcome="cancelled", job_id=f"j{n}", detail={"kind": "audit"})
+    store.tell(0, "s", kind="audit", outcome="paused", detail={"verb": "schedule.pause", "schedule": "s1"})
+    model = settled()
+    page = model.audit(AuditWanted())
+    assert [(row["verb"], row["job"]) for row in page.rows] == [
+        ("schedule.pause", None),
+        *(("job.cancel", f"j{n}") for n in (4, 3, 2, 1, 0)),
+    ]
+    assert (page.cursor, page.scanned) == (None, 11)
+    assert page.rows[1] == {
+        "at": page.rows[1]["at"], "by": "who0", "role": "admin", "verb": "job.cancel", "outcome": "cancelled",
+        "job": "j4", "schedule": None, "detail": {"note": "late"},
+    }  # fmt: skip
+    assert [row["job"] for row in model.audit(AuditWanted(by="who1")).rows] == ["j3", "j1"]
+    assert [row["by"] for row in model.audit(AuditWanted(job="j2")).rows] == ["who0"]
+    assert [row["schedule"] for row in model.audit(AuditWanted(schedule="s1")).rows] == ["s1"]
+    assert model.audit(AuditWanted(by="nobody")) == Page(rows=[], cursor=None, scanned=11)
+
+
+def test_changes_come_by_pages_that_look_at_so_much_at_most(
+    store: Any, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        store.tell(0, f"a{n}", kind="audit", outcome="x", job_id=f"j{n}", detail={"verb": "v"})
+        store.tell(0, f"c{n}", outcome="cancelled")
+    model = settled()
+    monkeypatch.setattr(audit, "BUDGET", 3)
+    jobs, scanned, cursor = [], [], None
+    while True:
+        page = model.audit(AuditWanted(), limit=2, cursor=cursor)
+        jobs.append([row["job"] for row in page.rows])
+        scanned.append(page.scanned)
+        if (cursor := page.cursor) is None:
+            break
+    assert jobs == [["j3"], ["j2", "j1"], ["j0"]]
+    assert scanned == [3, 3, 2]
+    with pytest.raises(InvalidInput, match=r"^cursor"):
+        model.audit(AuditWanted(by="x"), cursor=model.audit(AuditWanted(), limit=1).cursor)
+    with pytest.raises(InvalidInput, match=r"^limit"):
+        model.audit(AuditWanted(), limit=0)

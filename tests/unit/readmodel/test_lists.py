@@ -137,6 +137,18 @@ def test_counts(town: tuple[ReadModel, dict[str, str]]) -> None:
     assert model.count(JobsWanted(labels={"team": "a"})) == (1, False)
 
 
+def test_a_count_that_runs_out_of_time_says_whether_anything_was_left(
+    store: Any, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(17):
+        store.put(run_of(n, due_at=DUE + n))
+    model = settled()
+    monkeypatch.setattr(lists, "COUNTED_S", -1.0)
+    monkeypatch.setattr(lists, "CHUNK", 1)  # sixteen are counted at once
+    assert model.count(JobsWanted(due_from=DUE + 1)) == (16, False)
+    assert model.count(JobsWanted(due_from=DUE)) == (16, True)
+
+
 def test_a_scan_has_a_budget_and_goes_on_behind_it(
     town: tuple[ReadModel, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

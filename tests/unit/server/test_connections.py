@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
+from uvicorn.server import ServerState
 
 from pipeline.server import http, open_files
 from pipeline.server import run as running
-from pipeline.server.http import READ_BYTES, READ_S, Unread
+from pipeline.server.http import READ_BYTES, READ_S, BoundedProtocol, Unread
+from pipeline.server.limits import COME
 from pipeline.server.run import Server, bound, config_of
 
 LARGE = 32 * 1024 * 1024
@@ -159,3 +161,41 @@ def test_the_soft_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch)
     limits.append((1_024, open_files.resource.RLIM_INFINITY))
     assert open_files.room_for(2_000) == 2_000
     assert limits[-1][0] == open_files.ENOUGH
+
+
+class Wire(asyncio.Transport):
+    """To nobody."""
+
+    def write(self, data: object) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_a_request_tells_when_its_body_has_come() -> None:
+    """Then nobody sets a timer for it (`limits.pieces_of`)."""
+
+    async def silent(_scope: object, _receive: object, _send: object) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> list[bool]:
+        config = config_of(silent)
+        config.load()
+        protocol = BoundedProtocol(config, ServerState(), {})
+        protocol.connection_made(Wire())
+        told = []
+        for piece in (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n", b"a", b"b"):
+            protocol.data_received(piece)
+            told.append(COME in protocol.scope)
+        protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
+        told.append(COME in protocol.scope)
+        protocol.connection_lost(None)
+        return told
+
+    assert asyncio.run(run()) == [False, False, True, False]

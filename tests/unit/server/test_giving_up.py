@@ -231,9 +231,10 @@ def test_when_all_threads_are_taken_that_is_told(
 def test_a_job_of_which_nobody_knows_is_audited_all_the_same(
     serve: Any, store: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any, more: Any
 ) -> None:
-    monkeypatch.setattr("pipeline.client.connection.DELIVERY_S", 0.2)
-    served = serve(store_timeout_ms=200)
+    served = serve()
     before = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    monkeypatch.setattr("pipeline.client.connection.DELIVERY_S", 0.2)
+    served.hurry()
     (appender,) = store.appenders
     appender.silent = True
     problem(served.post("/jobs", {**IN_AN_HOUR, **more}), 503, "store-unreachable")
@@ -247,9 +248,9 @@ def test_a_job_of_which_nobody_knows_is_audited_all_the_same(
 def test_a_change_of_which_nobody_knows_is_audited_and_lost_ones_are_told(
     serve: Any, store: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    monkeypatch.setattr("pipeline.client.connection.DELIVERY_S", 0.2)
     served = serve()
     id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    monkeypatch.setattr("pipeline.client.connection.DELIVERY_S", 0.2)
     (appender,) = store.appenders
     appender.silent = True
     problem(served.post(f"/jobs/{id_}/cancel"), 503, "store-unreachable")
@@ -262,8 +263,9 @@ def test_a_change_of_which_nobody_knows_is_audited_and_lost_ones_are_told(
 
 
 def test_what_is_not_even_asked_for_is_not_audited(serve: Any, store: Any, eventually: Any) -> None:
-    served = serve(store_timeout_ms=200)
+    served = serve()
     id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    served.hurry()
     (appender,) = store.appenders
     appender.silent, store.cluster.reachable = True, False
     problem(served.post("/jobs", IN_AN_HOUR), 503, "store-unreachable")

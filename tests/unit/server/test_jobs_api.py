@@ -188,7 +188,7 @@ def test_an_idempotency_key_makes_the_same_job_on_every_server(serve: Any, store
     store.owner = lambda _: {"outcome": next(answers)}
     key = {"idempotency-key": "once"}
     first = one.post("/jobs", IN_AN_HOUR, headers=key)
-    again = other.post("/jobs", dict(reversed(IN_AN_HOUR.items())), headers=key)
+    again = other.post("/jobs", {"labels": None, **dict(reversed(IN_AN_HOUR.items()))}, headers=key)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["id"] == again.json()["id"]
     made = store.commands[0]
@@ -330,6 +330,33 @@ def test_a_repeated_requeue_has_the_same_command(serve: Any, store: Any) -> None
         assert answer.json()["outcome"] == "requeued"
     one_, again, another = (command.command_id for command in store.commands)
     assert one_ == again != another
+
+
+def test_a_repeated_change_of_many_has_the_same_command_for_each(serve: Any, store: Any) -> None:
+    """Or whoever repeats what was lost on its way runs all of them once more."""
+    one, other = serve(), serve()
+    ids = [one.post("/jobs", IN_AN_HOUR).json()["id"] for _ in range(2)]
+    store.owner = lambda command: {"outcome": "requeued", "job_id": command.job_id, "run": 2}
+
+    def asked(served: Any, body: Any, **headers: str) -> list[str]:
+        store.commands.clear()
+        told = served.post("/jobs/bulk", body, headers=headers).json()
+        assert sum(told["counts"].values()) == len(body["ids"])
+        return [command.command_id for command in store.commands]
+
+    a, b, both = {"idempotency-key": "a"}, {"idempotency-key": "b"}, {"verb": "requeue", "ids": ids}
+    first = asked(one, both, **a)
+    assert len(set(first)) == 2
+    assert asked(other, both, **a) == first
+    assert asked(other, {**both, "ids": ids[1:]}, **a) == first[1:]
+    later = [{"verb": "reschedule", "ids": ids, "in": span} for span in ("1h", "2h")]
+    others = [
+        asked(one, both, **b),
+        asked(one, both),
+        asked(one, both),
+        *(asked(one, each, **a) for each in later),
+    ]
+    assert len({*first, *(id_ for each in others for id_ in each)}) == 12
 
 
 # -- a stream ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from pipeline.server import limits
+from pipeline.server import limits, run
 from pipeline.server.limits import Rates, Unheard, pieces_of, whole_body
 from pipeline.server.problems import TooLarge, TooMany, TooSlow
 
@@ -46,6 +46,16 @@ def test_a_body_that_stops_coming_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(limits, "PAUSE_S", 0.02)
     with pytest.raises(TooSlow):
         asyncio.run(whole_body(request_of(b"a", ends=False), 3))
+
+
+def test_a_body_that_has_come_takes_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timer(_: float) -> None:
+        raise AssertionError("nothing is waited for")
+
+    request = request_of(b"ab", b"c")
+    request.scope[limits.COME] = True
+    monkeypatch.setattr(limits.asyncio, "timeout", timer)
+    assert asyncio.run(whole_body(request, 3)) == b"abc"
 
 
 def test_a_stream_that_brings_next_to_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +126,8 @@ def test_the_rates_of_many_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) 
     assert len(rates._full_at) == 5
 
 
-def test_who_asks_too_often_is_told_when_to_come_back(serve: Any) -> None:
+def test_who_asks_too_often_is_told_when_to_come_back(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "Rates", lambda rate: Rates(rate, lambda: 0.0))  # however long they take
     served = serve(server_rate=3)
     for _ in range(3):
         assert served.get("/me").status_code == 200

@@ -100,10 +100,7 @@ def test_a_connection_that_sends_bytes_of_no_request_is_given_up(monkeypatch: py
     assert time.monotonic() - began < 15
 
 
-def test_a_body_that_ends_after_its_answer_leaves_the_connection_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http, "HEAD_S", 0.2)
+def test_a_body_that_ends_after_its_answer_leaves_the_connection_open() -> None:
     unread = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
     _, rest = kept(unread, b"x", b"x", HEAD + b"Connection: close\r\n\r\n")
     assert rest.startswith(b"HTTP/1.1 200")

@@ -30,7 +30,7 @@ def test_a_process_ends_whatever_was_left_in_it(what: str) -> None:
     seconds = 60 if what == "nothing" else 0.2
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(left=LEFT[what], seconds=seconds)],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert ran.returncode == 0
     assert ran.stdout.startswith("done\n")

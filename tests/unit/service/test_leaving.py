@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +31,21 @@ class Told:
         return [action for action, _ in self.lines]
 
 
+class Time:
+    """Goes by where somebody sleeps, and with each step of a worker."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def asked(stop: Stop) -> None:
-    stop.requested, stop.since = True, time.monotonic()
+    stop.requested, stop.since = True, loop.time.monotonic()
 
 
 # -- the loop -----------------------------------------------------------------------------------------------
@@ -146,6 +158,7 @@ class House:
 
     def _around(self, step: Callable[[int], int]) -> Callable[[int], int]:
         def stepped(patience: int) -> int:
+            loop.time.sleep(0.01)
             self.step()
             return step(0)
 
@@ -155,6 +168,9 @@ class House:
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setattr(loop, "backoff", lambda policy, failures, random: 1)
+    passing = Time()
+    for module in (loop, crew):
+        monkeypatch.setattr(module, "time", passing)
     return House(monkeypatch)
 
 

@@ -78,7 +78,7 @@ os.kill(os.getpid(), signal.SIGINT)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_second_ctrl_c_leaves_at_once_and_says_so_to_a_person(terminal: bool) -> None:
     reading, writing = pty.openpty() if terminal else os.pipe()
-    done = subprocess.run([sys.executable, "-c", STOPPED_TWICE], stderr=writing, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", STOPPED_TWICE], stderr=writing, timeout=50, check=False)
     os.set_blocking(reading, False)
     try:
         said = os.read(reading, 1_000).decode()

@@ -222,4 +222,4 @@ def test_the_thread_ends_when_it_is_closed() -> None:
     house = House()
     house.probe.start()
     house.probe.close()
-    assert house.consumer.closed.wait(5)
+    assert house.consumer.closed.wait(30)

@@ -19,14 +19,14 @@ def handler():
     begun = fork.Event()
     alone = fork.Process(target=lambda: (begun.set(), threading.Event().wait()), daemon=True)
     alone.start()
-    begun.wait(10)
+    begun.wait(30)
     alone.terminate()
-    alone.join(10)
+    alone.join(30)
     print(alone.exitcode)
 
 thread = threading.Thread(target=handler, daemon=True)
 thread.start()
-thread.join(20)
+thread.join(40)
 print(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
 """
 
@@ -37,6 +37,6 @@ print(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
 def test_a_handler_ends_what_it_has_forked(listening: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(listen=listening)],
-        capture_output=True, text=True, timeout=40, check=False,
+        capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert (ran.stdout, ran.returncode) == ("-15\nTrue\n", 0), ran.stderr

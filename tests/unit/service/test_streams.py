@@ -155,6 +155,6 @@ print("the answer")
 def test_the_process_ends_well(harm: str) -> None:
     """The interpreter flushes both at its end, and makes the exit code 120 if that fails."""
     ran = subprocess.run(
-        [sys.executable, "-c", END.format(harm=harm)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", END.format(harm=harm)], capture_output=True, text=True, timeout=50, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the answer\n", "")

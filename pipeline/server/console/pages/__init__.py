@@ -1,5 +1,6 @@
 """The pages, one a file, and where each is."""
 
+from pipeline.server.console.pages.activity import activity
 from pipeline.server.console.pages.buckets import buckets
 from pipeline.server.console.pages.crontab import crontab
 from pipeline.server.console.pages.dead import dead
@@ -25,4 +26,5 @@ PAGES = {
     "/queues": queues,
     "/replays": replays,
     "/replay": replay,
+    "/activity": activity,
 }

@@ -134,7 +134,7 @@ class _Buckets:
                 Column(label="By status"),
             ]
             columns += [Column(label="Late", kind="num")]
-            columns += [Column(label="What to do", bare=True)] if self._visit.operates else []
+            columns += [Column(label="Actions", bare=True)] if self._visit.operates else []
             self._troubled = Table(columns, caption="Buckets with dead or late jobs", act=self._replay)
             self._none = Tag("div", "None of these buckets has dead or late jobs.", "empty")
         if self._visit.operates:
@@ -155,7 +155,7 @@ class _Buckets:
         worst = sorted(some, key=_trouble, reverse=True)[:TROUBLED]
         self._troubled.show([self._line(view) for view in worst])
         self._none.mark_as("hidden" if worst else "empty")
-        self._troubled_aside.say(f"{len(some)}, the worst first" if some else "")
+        self._troubled_aside.say(f"{len(some)}, worst first" if some else "")
 
     def _line(self, view: View) -> Row:
         begin = parse_instant("from", view["from"])

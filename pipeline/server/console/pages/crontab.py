@@ -13,7 +13,7 @@ from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, empty, link
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import filled, pager, search_field, search_form
+from pipeline.server.console.parts.pager import Pager, filled, search_field, search_form
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
 from pipeline.server.console.schedule_verbs import act
 from pipeline.server.console.visit import Visit
@@ -44,19 +44,18 @@ class _Crontab:
     def __init__(self, visit: Visit, wanted: str, cursor: str) -> None:
         self._visit, self._wanted, self._cursor = visit, wanted, cursor
         self._table: Table | None = None
+        self._zones: dict[str, str] = {}
 
     def show(self, page: Page) -> None:
         if self._table is None:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_columns(self._visit), caption="Schedules", act=self._act)
                 self._none = _nothing(self._wanted)
-                self._pager = Tag("div", classes="pager")
-            self._next: object = False
+                self._pager = Pager("crontab", at_first=not self._cursor, q=self._wanted)
         self._none.mark_as("hidden" if page.rows else "empty")
         self._table.show([self._row(view) for view in page.rows])
-        if page.cursor != self._next:
-            self._next = page.cursor
-            pager(self._pager, "crontab", page, at_first=not self._cursor, q=self._wanted)
+        self._zones = {view["id"]: view["tz"] for view in page.rows}
+        self._pager.show(page)
 
     def _row(self, view: View) -> Row:
         cells: list[Cell] = [
@@ -71,26 +70,26 @@ class _Crontab:
         ]
         if self._visit.operates:
             flip = ("resume", "Resume") if view["state"] == "paused" else ("pause", "Pause")
-            verbs = (("trigger", "Run"), flip, ("backfill", "Backfill"))
+            verbs = (("trigger", "Run now"), flip, ("backfill", "Backfill"))
             cells.append(acts(*((name, shown, f"{shown} {view['id']}") for name, shown in verbs)))
         return Row(id=view["id"], cells=cells)
 
     async def _act(self, schedule_id: str, name: str) -> None:
-        await act(self._visit, schedule_id, name)
+        await act(self._visit, schedule_id, name, self._zones.get(schedule_id, "UTC"))
 
 
 def _columns(visit: Visit) -> list[Column]:
     kinds = {"When": "mid", "Next": "long", "State": "mid"}
     names = ("Schedule", "When", "Next", "Recent runs", "State")
     columns = [Column(label=name, head=name == "Schedule", kind=kinds.get(name, "")) for name in names]
-    return columns + ([Column(label="What to do", bare=True)] if visit.operates else [])
+    return columns + ([Column(label="Actions", bare=True)] if visit.operates else [])
 
 
 def _nothing(wanted: str) -> Tag:
     if wanted:
-        return empty("No schedule matches", f"Nothing is found for {wanted!r:.80}.")
+        return empty("No schedules match", f"None has {wanted!r:.80} in its id or handler.")
     return empty(
-        "No schedule yet", "Make one here, with dueline cron create, or with @app.cron beside the code."
+        "No schedules yet", "Create one here, with dueline cron create, or with @app.cron in your code."
     )
 
 

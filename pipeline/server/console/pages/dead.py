@@ -1,4 +1,4 @@
-"""Dead letters: what gave up, why, and running it again."""
+"""Dead letters: what gave up, why, and requeuing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, button, copy_button, counts, empty, facts, instant, link
 from pipeline.server.console.parts.confirm import Sheet, confirm
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import filled, pager
+from pipeline.server.console.parts.pager import Pager, filled
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, text
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import clean, number, plural, sendable, size
@@ -46,7 +46,7 @@ def _filter(handler: str, queue: str) -> None:
                 type="search",
                 name=name,
                 placeholder=name,
-                aria_label=f"Of this {name}",
+                aria_label=f"Filter by {name}",
                 autocomplete="off",
             )
             box.props["^value"] = sendable(value)
@@ -59,32 +59,30 @@ class _Dead:
         self._views: dict[str, View] = {}
         self._chosen: list[str] = []
         self._table: Table | None = None
-        self._next: object = False
 
     def draw_bulk(self) -> None:
         if not self._visit.operates:
             return
         with Tag("div", classes="toolbar", role="group", aria_label="Change several"):
-            self._said = Tag("span", "None chosen", "muted", role="status")
-            button("Run chosen again", self._requeue_chosen, kind="small")
-            what = f"all of {self._handler}" if self._handler else "all"
-            button(f"Run {what} again", self._requeue_all, kind="small")
+            self._said = Tag("span", "None selected", "muted", role="status")
+            button("Requeue selected", self._requeue_chosen, kind="small")
+            if not self._queue:  # nothing requeues those of one queue
+                which = f"all of {self._handler}" if self._handler else "all"
+                button(f"Requeue {which}", self._requeue_all, kind="small")
 
     def show(self, page: Page) -> None:
         if self._table is None:
             choose = self._choose if self._visit.operates else None
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_COLUMNS, caption="Dead letters", choose=choose, act=self._act)
-                self._none = empty("No dead letter", "Nothing has given up, or all of it was run again.")
-                self._pager = Tag("div", classes="pager")
+                self._none = empty("No dead letters", "Nothing has given up, or all of it was requeued.")
+                self._pager = Pager(
+                    "dead", at_first=not self._cursor, handler=self._handler, queue=self._queue
+                )
         self._views = {_id(view): view for view in page.rows}
         self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
         self._table.show([self._row(view) for view in page.rows])
-        if (page.cursor, len(page.rows)) != self._next:
-            self._next = (page.cursor, len(page.rows))
-            pager(
-                self._pager, "dead", page, at_first=not self._cursor, handler=self._handler, queue=self._queue
-            )
+        self._pager.show(page)
 
     def _row(self, view: View) -> Row:
         job: Cell = (
@@ -92,9 +90,9 @@ class _Dead:
             if view["id"]
             else "unreadable record"
         )
-        buttons = [("look", "Look", f"Look at the letter of {view['id'] or 'a record'}")]
+        buttons = [("look", "Details", f"Details of {view['id'] or 'the unreadable record'}")]
         if self._visit.operates and view["id"]:
-            buttons.append(("requeue", "Run again", f"Run again {view['id']}"))
+            buttons.append(("requeue", "Requeue", f"Requeue {view['id']}"))
         cells: list[Cell] = [
             job,
             at(view["at"]),
@@ -109,7 +107,9 @@ class _Dead:
 
     def _choose(self, ids: list[str]) -> None:
         self._chosen = [each for each in ids if each in self._views and self._views[each]["id"]]
-        self._said.say(f"{plural(len(self._chosen), 'letter')} chosen" if self._chosen else "None chosen")
+        self._said.say(
+            f"{plural(len(self._chosen), 'dead letter')} selected" if self._chosen else "None selected"
+        )
 
     async def _act(self, row: str, name: str) -> None:
         view = self._views.get(row)
@@ -118,20 +118,22 @@ class _Dead:
         if name == "look":
             await _look(self._visit, view)
             return
-        told = "It gets one further run, under its own idempotency key."
-        if await confirm(self._visit.client, "Run this job again?", told, verb="Run again") is not None:
+        told = "It gets one more run, under its own idempotency key."
+        if await confirm(self._visit.client, "Requeue this job?", told, verb="Requeue") is not None:
             await self._requeue(ids=[view["id"]])
 
     async def _requeue_chosen(self) -> None:
         ids = [self._views[each]["id"] for each in self._chosen if each in self._views]
         if not ids:
-            self._visit.tell("Choose some first: the boxes at the left of the rows.", good=False)
+            self._visit.tell(
+                "Select some dead letters first, with the boxes to the left of the rows.", good=False
+            )
             return
         title, told = (
-            f"Run {plural(len(ids), 'job')} again?",
-            "Each gets one further run, under its own idempotency key.",
+            f"Requeue {plural(len(ids), 'job')}?",
+            "Each gets one more run, under its own idempotency key.",
         )
-        if await confirm(self._visit.client, title, told, verb="Run again") is not None:
+        if await confirm(self._visit.client, title, told, verb="Requeue") is not None:
             await self._requeue(ids=ids)
             assert self._table is not None
             self._table.unchoose()
@@ -145,16 +147,17 @@ class _Dead:
         matched = int(counted.view["matched"])
         if not matched:
             return
-        title = f"Run {plural(matched, 'job')} again?"
-        told = f"All {'of ' + self._handler if self._handler else 'that died'}, on every queue that you may change."
-        if await confirm(self._visit.client, title, told, verb="Run again", typed=matched) is not None:
+        title = f"Requeue {plural(matched, 'job')}?"
+        what = f"Every dead letter of {self._handler}" if self._handler else "Every dead letter"
+        told = f"{what}, on all queues that you may change."
+        if await confirm(self._visit.client, title, told, verb="Requeue", typed=matched) is not None:
             await self._requeue(**which)
 
     async def _requeue(self, **which: Any) -> None:
         done = await self._visit.change(lambda who: self._visit.actions.requeue_letters(who, **which))
         if done is not None:
             left = done.view.get("left")
-            more = f"; {left:,} were not come to in time: ask again" if left else ""
+            more = f"; {left:,} were not reached in time: try again" if left else ""
             self._visit.tell(counts({name: done.view[name] for name in _OUTCOMES}) + more, good=not left)
 
 
@@ -176,7 +179,7 @@ async def _look(visit: Visit, view: View) -> None:
         job = (
             partial(link, view["id"], links.job(view["id"]), "mono")
             if view["id"]
-            else "a record that nobody could read"
+            else "a record that could not be read"
         )
         facts(
             (
@@ -226,5 +229,5 @@ _COLUMNS = [
         Column(label="Attempts", kind="num"),
         Column(label="Payload", kind="num"),
     ),
-    Column(label="What to do", bare=True),
+    Column(label="Actions", bare=True),
 ]

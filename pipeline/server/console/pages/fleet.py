@@ -19,7 +19,7 @@ View = dict[str, Any]
 
 async def fleet(visit: Visit) -> None:
     frame = Frame(visit, "Fleet", current="fleet")
-    page = _Fleet("Nothing runs" if visit.who.queues is None else "Nothing runs on your queues")
+    page = _Fleet("Nothing is running" if visit.who.queues is None else "Nothing is running on your queues")
 
     def ask(who: Principal) -> View:
         view = visit.questions.fleet()
@@ -40,7 +40,7 @@ class _Fleet:
         self._runs.show([_run(run) for run in runs])
         self._no_runs.mark_as("hidden" if runs else "empty")
         held = sum(run["held"] for run in runs)
-        self._runs_aside.say(f"{plural(len(runs), 'run')} told of, {held} held, the oldest first")
+        self._runs_aside.say(f"{plural(len(runs), 'run')}, {held} held, oldest first")
         self._processes.show([_process(each) for each in processes])
         self._no_processes.mark_as("hidden" if processes else "empty")
         self._processes_aside.say(f"{plural(len(processes), 'process', 'processes')} alive")
@@ -54,11 +54,13 @@ class _Fleet:
         _, body, self._runs_aside = block("Runs in flight", flush=True)
         with body:
             self._runs = Table(_RUNS, caption="Runs in flight")
-            self._no_runs = empty(self._nothing, "No live worker tells of a run.")
+            self._no_runs = empty(self._nothing, "No live worker reports a run.")
         _, body, self._processes_aside = block("Processes", flush=True)
         with body:
             self._processes = Table(_PROCESSES, caption="Processes")
-            self._no_processes = empty("No process is alive", "No heartbeat came within the last seconds.")
+            self._no_processes = empty(
+                "No processes are alive", "No heartbeat has arrived in the last few seconds."
+            )
         _, body, self._parts_aside = block("Partitions", flush=True)
         with body:
             self._parts = Table(_PARTITIONS, caption="Partitions")
@@ -85,7 +87,7 @@ _PROCESSES = [
         Column(label="Host"),
         Column(label="Version"),
     ),
-    *(Column(label="Up since"), Column(label="Seen"), Column(label="Generation", kind="num")),
+    *(Column(label="Up since"), Column(label="Last seen"), Column(label="Generation", kind="num")),
     *(Column(label="Owns", kind="num"), Column(label="In flight", kind="num"), Column(label="Queues")),
 ]
 _PARTITIONS = [

@@ -16,6 +16,7 @@ from pipeline.server.console.job_verbs import act, verbs_of
 from pipeline.server.console.parts.basic import Tag, block, button, copy_button, empty, facts, instant, link
 from pipeline.server.console.parts.json_view import JsonView
 from pipeline.server.console.parts.looks import kind_of
+from pipeline.server.console.search import DUE_BY_NOW
 from pipeline.server.console.timeline import ENDED, shares, timeline
 from pipeline.server.console.visit import Visit, problem_of
 from pipeline.server.console.words import clean, length, plural, size
@@ -84,15 +85,15 @@ class _Job:
             self._verbs.move(self._frame.head.tools, target_index=0)
         with Tag("div", classes="cols wide-left"):
             with Tag("div", classes="stack"):
-                self._why_block, self._why, beside = block("Why it stands here")
+                self._why_block, self._why, beside = block("Why it is in this state")
                 with beside:
                     button("Ask again", self._ask_why, kind="small")
                 with self._why:
                     self._why_said = Tag("p", "Asking the store …", "muted", role="status")
-                _, self._way, _ = block("Its way")
+                _, self._way, _ = block("Timeline")
                 _, self._runs, self._runs_aside = block("Runs and attempts")
             with Tag("div", classes="stack"):
-                _, self._facts, _ = block("What it is")
+                _, self._facts, _ = block("Details")
                 _, self._payload, _ = block("Payload")
 
     async def _ask_why(self) -> None:
@@ -100,7 +101,7 @@ class _Job:
             view = await self._visit.ask(lambda _: self._visit.questions.why(self._id))
             self._why_said.say(str(view["sentence"]))
         except DuelineError as error:
-            self._why_said.say(f"The store did not say: {problem_of(error)}")
+            self._why_said.say(f"The store did not answer: {problem_of(error)}")
 
     def _draw_verbs(self, view: View) -> None:
         self._verbs.clear()
@@ -120,7 +121,7 @@ class _Job:
                 if view["status"] in ENDED:
                     empty("It never fired")
                 else:
-                    empty("It has not fired", "Runs stand here once its time has come.")
+                    empty("It has not fired yet", "Runs are listed here once it has.")
             for run in reversed(view["runs"]):
                 _run(run)
 
@@ -161,11 +162,10 @@ def _facts(job_id: str, view: View) -> None:
     facts(
         (
             ("Status", lambda: Tag("span", view["status"], f"st {kind_of(view['status'])}")),
-            ("Reason", view.get("reason")),
             (
                 "Handler",
                 lambda: (
-                    link(view["handler"], links.jobs(f"handler:{view['handler']}"), "mono")
+                    link(view["handler"], links.jobs(f"handler:{view['handler']} {DUE_BY_NOW}"), "mono")
                     if view["handler"]
                     else Tag("span", "no longer kept")
                 ),
@@ -189,7 +189,7 @@ def _progress(flight: View) -> None:
         if done is not None:
             with Tag("span", classes="bar", aria_hidden="true"):
                 Tag("i").style(f"width: {100 * done:.0f}%")
-        Tag("span", "not told" if done is None else f"{100 * done:.0f} %")
+        Tag("span", "not reported" if done is None else f"{100 * done:.0f} %")
     if flight["note"]:
         Tag("div", clean(flight["note"], 400), "muted")
 
@@ -251,9 +251,9 @@ def _error(error: View) -> None:
 def _payload(view: View) -> None:
     payload = view.get("payload")
     if payload is None and view.get("skipped"):
-        empty("None", "It did not fire, so nothing was handed to a worker.")
+        empty("None", "It did not fire, so nothing was passed to a worker.")
     elif payload is None:
-        empty("Not kept", "Its records are gone from the topics; the read model keeps what became of it.")
+        empty("Not kept", "Its records are gone from the topics; only what became of it is still known.")
     else:
         _json(payload, "payload")
     if view["result"] is not None:

@@ -1,58 +1,72 @@
-"""Jobs: looking for some, and cancelling or running again those that were chosen or all that match."""
+"""Jobs: looking for some, and cancelling or requeuing those that were selected or all that match."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.core.errors import InvalidInput
-from pipeline.core.job import JobStatus
+from pipeline.core.times import format_instant, parse_instant
 from pipeline.readmodel.questions import Count, JobsWanted, Page
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
-from pipeline.server.console.names import known_names
-from pipeline.server.console.parts.basic import Tag, banner, button, counts, empty, link
+from pipeline.server.console.pages.jobs_search import AT_FIRST, search_bar
+from pipeline.server.console.parts.basic import Tag, banner, button, counts, empty
 from pipeline.server.console.parts.confirm import confirm
-from pipeline.server.console.parts.pager import filled, pager, search_form
-from pipeline.server.console.parts.search_box import SearchBox
+from pipeline.server.console.parts.pager import Pager, filled
 from pipeline.server.console.parts.table import Column, Row, Table, at, lines, status, tags, text
-from pipeline.server.console.search import ORDERS, meanings, parse, written
-from pipeline.server.console.visit import Visit
+from pipeline.server.console.search import parse, relative
+from pipeline.server.console.visit import Visit, now_ms
 from pipeline.server.console.words import plural
 
 View = dict[str, Any]
 ROWS = 50
 COUNTED = 100_000
 """Jobs of one bulk change at most; each is counted and confirmed before."""
-TO_COME = frozenset({JobStatus.PENDING, JobStatus.RETRYING})
-"""Of these one wants to see the next; of others the last."""
-VERBS = {"cancel": "Cancel", "requeue": "Run again"}
+VERBS = {"cancel": "Cancel", "requeue": "Requeue"}
 
 
 async def jobs(visit: Visit) -> None:
     frame = Frame(visit, "Jobs", current="jobs")
-    search, cursor = visit.query("q"), visit.query("after")
+    begun = "q" not in visit.request.query_params
+    search, cursor = AT_FIRST if begun else visit.query("q"), visit.query("after")
     try:
-        wanted = parse(search, now=time.time_ns() // 1_000_000)
+        wanted = parse(search, now=now_ms())
     except InvalidInput as error:
         with frame.body:
-            _search(visit, search, None)
-            banner("This search has no meaning.", error.problem, "warn")
+            search_bar(visit, search, None)
+            banner("There is a mistake in this search.", error.problem, "warn")
         return
     with frame.body:
-        _search(visit, search, wanted)
-        page = _Jobs(visit, search, wanted, cursor)
+        search_bar(visit, search, wanted)
+        page = _Jobs(visit, search, begun=begun, at_first=not cursor)
         page.draw_bulk()
+    as_of = _instant(visit.query("now"))
 
-    def ask(who: Principal) -> Page:
-        theirs = _theirs(wanted, who)
-        return filled(lambda n, at: visit.questions.jobs(theirs, limit=n, cursor=at), ROWS, cursor or None)
+    def ask(who: Principal) -> Answer:
+        now = now_ms() if as_of is None else as_of
+        theirs = _theirs(parse(search, now=now), who)
+        found = filled(lambda n, at: visit.questions.jobs(theirs, limit=n, cursor=at), ROWS, cursor or None)
+        return Answer(now=now, page=found)
 
     await frame.live(ask, page.show)
+
+
+class Answer(NamedTuple):
+    """A page, and the instant (epoch ms) that times from now were counted from: the next page counts from it too."""
+
+    now: int
+    page: Page
+
+
+def _instant(text: str) -> int | None:
+    try:
+        return parse_instant("now", text) if text else None
+    except InvalidInput:
+        return None  # a mistyped address counts from now
 
 
 def _theirs(wanted: JobsWanted, who: Principal) -> JobsWanted:
@@ -60,90 +74,46 @@ def _theirs(wanted: JobsWanted, who: Principal) -> JobsWanted:
     return replace(wanted, queues=who.queues)
 
 
-def _search(visit: Visit, search: str, wanted: JobsWanted | None) -> None:
-    with Tag("div", classes="toolbar"), search_form("jobs"):
-        SearchBox(
-            search,
-            label="Search jobs",
-            placeholder="handler:email.send status:dead due>-1d",
-            filters=[("due>" if name == "due" else f"{name}:", told) for name, told in meanings().items()],
-            known={"status": list(JobStatus), "order": ORDERS},
-            more=partial(known_names, visit),
-        )
-    with Tag("div", classes="toolbar"):
-        if wanted is not None:
-            _draw_pills(wanted)
-        with Tag("details"):
-            Tag("summary", "How to search")
-            with Tag("dl", classes="facts"):
-                for name, meaning in meanings().items():
-                    Tag("dt", name, "mono")
-                    Tag("dd", meaning)
-                Tag("dt", "any word")
-                Tag("dd", "part of an id, key or handler; values with spaces stand in double quotes")
-
-
-def _draw_pills(wanted: JobsWanted) -> None:
-    with Tag("nav", classes="pills", aria_label="By status"):
-        _pill("all", replace(wanted, statuses=frozenset(), order="due"), not wanted.statuses)
-        for each in JobStatus:
-            order = "due" if each in TO_COME else "-due"
-            _pill(
-                each.value,
-                replace(wanted, statuses=frozenset({each}), order=order),
-                wanted.statuses == {each},
-            )
-    with Tag("nav", classes="pills", aria_label="Order"):
-        for order, label in (("due", "soonest first"), ("-due", "latest first")):
-            _pill(label, replace(wanted, order=order), wanted.order == order)
-
-
-def _pill(label: str, wanted: JobsWanted, current: bool) -> None:
-    pill = link(label, links.jobs(written(wanted)), "pill")
-    if current:
-        pill.props["aria-current"] = "true"
-
-
 class _Jobs:
-    def __init__(self, visit: Visit, search: str, wanted: JobsWanted, cursor: str) -> None:
-        self._visit, self._search, self._wanted, self._cursor = visit, search, wanted, cursor
+    def __init__(self, visit: Visit, search: str, *, begun: bool, at_first: bool) -> None:
+        """`begun`: nobody has searched yet; `at_first`: it is the first page of what is found."""
+        self._visit, self._search, self._begun, self._at_first = visit, search, begun, at_first
+        self._relative = relative(search)
         self._chosen: list[str] = []
         self._table: Table | None = None
-        self._next: object = False
 
     def draw_bulk(self) -> None:
         if not self._visit.operates:
             return
         with Tag("div", classes="toolbar", role="group", aria_label="Change several"):
-            self._said = Tag("span", "None chosen", "muted", role="status")
+            self._said = Tag("span", "None selected", "muted", role="status")
             for verb, name in VERBS.items():
-                button(f"{name} chosen", partial(self._change_chosen, verb), kind="small")
+                button(f"{name} selected", partial(self._change_chosen, verb), kind="small")
             for verb, name in VERBS.items():
-                button(f"{name} all that match", partial(self._change_all, verb), kind="small")
+                button(f"{name} all matching", partial(self._change_all, verb), kind="small")
 
-    def show(self, page: Page) -> None:
+    def show(self, answer: Answer) -> None:
+        page = answer.page
         if self._table is None:
             choose = self._choose if self._visit.operates else None
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_COLUMNS, caption="Jobs", choose=choose)
-                self._none = empty(*(_NO_MATCH if self._search else _NO_JOB))
-                self._pager = Tag("div", classes="pager")
+                self._none = empty(*(_NONE_DUE if self._begun else _NO_MATCH if self._search else _NO_JOB))
+                self._pager = Pager("jobs", at_first=self._at_first, q=self._search)
         self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
         self._table.show([_row(view) for view in page.rows])
-        if (page.cursor, len(page.rows)) != self._next:
-            self._next = (page.cursor, len(page.rows))
-            pager(self._pager, "jobs", page, at_first=not self._cursor, q=self._search)
+        self._pager.show(page, **({"now": format_instant(answer.now)} if self._relative else {}))
 
     # -- several at once -------------------------------------------------------------------------------------------
 
     def _choose(self, ids: list[str]) -> None:
         self._chosen = ids
-        self._said.say(f"{plural(len(ids), 'job')} chosen" if ids else "None chosen")
+        self._said.say(f"{plural(len(ids), 'job')} selected" if ids else "None selected")
 
     async def _change_chosen(self, verb: str) -> None:
         ids = list(self._chosen)
         if not ids:
-            self._visit.tell("Choose some first: the boxes at the left of the rows.", good=False)
+            self._visit.tell("Select some jobs first, with the boxes to the left of the rows.", good=False)
             return
         title = f"{VERBS[verb]} {plural(len(ids), 'job')}?"
         if (
@@ -156,7 +126,7 @@ class _Jobs:
             self._table.unchoose()
 
     async def _change_all(self, verb: str) -> None:
-        visit, wanted = self._visit, self._wanted
+        visit, wanted = self._visit, parse(self._search, now=now_ms())
         count: Count | None = await visit.look(
             lambda who: visit.questions.count(_theirs(wanted, who), at_most=COUNTED)
         )
@@ -167,10 +137,11 @@ class _Jobs:
             visit.tell(told, good=False)
             return
         if not count.number:
-            visit.tell("No job matches.", good=False)
+            visit.tell("No jobs match.", good=False)
             return
         title = f"{VERBS[verb]} {plural(count.number, 'job')}?"
-        told = f"All that match {self._search or 'no filter at all'}, as they stand when it is done. {_MEANING[verb]}"
+        which = f"Every job that matches {self._search}" if self._search else "Every job there is"
+        told = f"{which} when this is carried out. {_MEANING[verb]}"
         sure = await confirm(
             visit.client, title, told, verb=title[:-1], danger=verb == "cancel", typed=count.number
         )
@@ -186,23 +157,27 @@ class _Jobs:
             return
         view: Mapping[str, Any] = done.view
         failed = view.get("errors") or ()
-        first = f"; the first problem: {failed[0]['message']}" if failed else ""
-        left = f"; {view['left']:,} were not come to in time: ask again" if view.get("left") else ""
+        first = f"; first problem: {failed[0]['message']}" if failed else ""
+        left = f"; {view['left']:,} were not reached in time: try again" if view.get("left") else ""
         self._visit.tell(
             f"{plural(view['matched'], 'job')}: {counts(view['counts'])}{left}{first}",
             good=not failed and not left,
         )
 
 
-_NO_MATCH = "No job matches", "Try fewer words, or another status."
-_NO_JOB = "No job yet", "Make one with dueline job create, over HTTP with POST /api/v1/jobs, or in Python."
+_NONE_DUE = (
+    "Nothing has come due yet",
+    "For jobs that are still to come, choose \u201cto come\u201d above.",
+)
+_NO_MATCH = "No jobs match", "Try fewer words, another status or another due time."
+_NO_JOB = "No jobs yet", "Create one with dueline job create, with POST /api/v1/jobs, or in Python."
 _MEANING = {
-    "cancel": "What is pending will not fire; what has fired is left alone.",
-    "requeue": "Each that has ended gets one further run, under its own idempotency key.",
+    "cancel": "Pending jobs will not fire; jobs that have fired are left alone.",
+    "requeue": "Each job that has ended gets one more run, under its own idempotency key.",
 }
 _COLUMNS = [
     *(Column(label="Job", head=True), Column(label="Status"), Column(label="Due"), Column(label="Handler")),
-    *(Column(label="Run", kind="num"), Column(label="Key and labels"), Column(label="What became of it")),
+    *(Column(label="Run", kind="num"), Column(label="Key and labels"), Column(label="Ended")),
 ]
 
 

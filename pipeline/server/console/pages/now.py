@@ -12,6 +12,7 @@ from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, banner, block, empty, link
 from pipeline.server.console.parts.chart import Chart, Line
 from pipeline.server.console.parts.table import Column, Row, Table, status, text
+from pipeline.server.console.search import DUE_BY_NOW
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import NOTHING, length, number, plural
 
@@ -64,31 +65,31 @@ class _Now:
         self._held_shown: object = None
         self._figures = _Figures()
         with Tag("div", classes="cols"):
-            _, body, _ = block("Throughput", aside="runs a minute, the last hour")
+            _, body, _ = block("Throughput", aside="runs per minute, last hour")
             with body:
-                bars = (("succeeded", "green"), ("failed, to be retried", "orange"), ("dead", "red"))
+                bars = (("succeeded", "green"), ("failed, will retry", "orange"), ("dead", "red"))
                 ended = [Line(name=name, colour=colour, bars=True) for name, colour in bars]
-                self._rates = Chart([Line(name="fired", colour="teal"), *ended], label="Runs a minute")
-            _, body, _ = block("Lateness", aside="ms, the last hour")
+                self._rates = Chart([Line(name="fired", colour="teal"), *ended], label="Runs per minute")
+            _, body, _ = block("Lateness", aside="ms, last hour")
             with body:
                 late = [Line(name="p50", colour="teal"), Line(name="p99", colour="violet")]
                 self._lateness = Chart(late, label="Lateness by minute", logarithmic=True)
         with Tag("div", classes="cols"):
             with Tag("div", classes="stack"):
-                _, body, _ = block("Handlers", aside="the last hour, the most failures first", flush=True)
+                _, body, _ = block("Handlers", aside="last hour, most failures first", flush=True)
                 with body:
-                    self._handlers = Table(_HANDLERS, caption="Handlers of the last hour", wide=True)
-                    self._no_handlers = empty("Nothing ended in the last hour")
+                    self._handlers = Table(_HANDLERS, caption="Handlers in the last hour", wide=True)
+                    self._no_handlers = empty("No runs ended in the last hour")
             with Tag("div", classes="stack"):
                 _, body, self._overdue_aside = block("Overdue schedules", flush=True)
                 with body:
                     self._overdue = Table(
                         [Column(label="Schedule", head=True)], caption="Overdue schedules", wide=True
                     )
-                    self._no_overdue = empty("None is overdue")
+                    self._no_overdue = empty("No schedules are overdue")
                 _, body, beside = block("Queues", flush=True)
                 with beside:
-                    link("all of them", links.to("queues"))
+                    link("all queues", links.to("queues"))
                 with body:
                     self._queues = Table(_QUEUES, caption="Queues", wide=True)
 
@@ -98,11 +99,11 @@ class _Now:
         self._held_shown = held
         self._held.clear()
         if held is not None:
-            told = f"Restored from the backup {held['backup']}, {held['state']} since {held['since']}."
+            told = f"Restored from backup {held['backup']}, {held['state']} since {held['since']}."
             with self._held:
                 banner(
-                    "Dispatch is held.",
-                    f"{told} Nothing fires before it is released with dueline release.",
+                    "Dispatch is on hold.",
+                    f"{told} Nothing fires until it is released with dueline release.",
                     "warn",
                 )
 
@@ -150,14 +151,14 @@ class _Figures:
         view = answer.overview
         self._put("Pending", number(view["pending"]), "jobs and retries to come")
         self._backlog(view)
-        self._put("Lateness p50", _length(view["lateness"]["p50_ms"]), "the last hour")
-        self._put("Lateness p99", _length(view["lateness"]["p99_ms"]), "the last hour")
+        self._put("Lateness p50", _length(view["lateness"]["p50_ms"]), "in the last hour")
+        self._put("Lateness p99", _length(view["lateness"]["p99_ms"]), "in the last hour")
         failed = sum(minute["failed"] for minute in view["minutes"])
         dead = sum(minute["dead"] for minute in view["minutes"])
-        self._put("Failures", number(failed), f"{number(dead)} dead, the last hour", "bad" if dead else "")
+        self._put("Failures", number(failed), f"{number(dead)} dead, in the last hour", "bad" if dead else "")
         if view["freshness"].get("problem"):  # heartbeats are not heard, which says nothing of who sends them
             for name in ("Workers", "Owners"):
-                self._put(name, NOTHING, "not known at the moment")
+                self._put(name, NOTHING, "unknown at the moment")
         else:
             self._workers(answer)
             self._owners(answer.fleet)
@@ -190,7 +191,9 @@ class _Figures:
         alone = sum(part["owner"] is None for part in parts)
         owners = {part["owner"] for part in parts if part["owner"] is not None}
         told = (
-            f"{plural(alone, 'partition')} without one" if alone else f"of {plural(len(parts), 'partition')}"
+            f"{plural(alone, 'partition')} without an owner"
+            if alone
+            else f"of {plural(len(parts), 'partition')}"
         )
         self._put("Owners", number(len(owners)), told, "bad" if alone else "")
 
@@ -225,12 +228,8 @@ def _troubled(each: View) -> tuple[int, int, int]:
 
 def _handler(each: View) -> Row:
     name = each["handler"]
-    dead = (
-        text(number(each["dead"]), href=links.jobs(f"handler:{name} status:dead order:-due"))
-        if each["dead"]
-        else "0"
-    )
-    cells = [text(name, href=links.jobs(f"handler:{name} order:-due"), mono=True)]
+    dead = text(number(each["dead"]), href=links.jobs(f"handler:{name} status:dead")) if each["dead"] else "0"
+    cells = [text(name, href=links.jobs(f"handler:{name} {DUE_BY_NOW}"), mono=True)]
     retried = number(each["failed"] - each["dead"])
     return Row(id=name, cells=[*cells, number(each["succeeded"]), retried, dead])
 

@@ -12,6 +12,6 @@ async def nowhere(visit: Visit) -> None:
     visit.client.status_code = 404
     frame = Frame(visit, "No such page", current="nowhere")
     with frame.body, Tag("section", classes="block"):
-        empty("There is nothing at this address.", "It may have been mistyped, or be of another version.")
+        empty("There is nothing at this address.", "It may be mistyped, or belong to another version.")
         with Tag("div", classes="empty"):
-            link("To what goes on now", links.to(""))
+            link("Go to Now", links.to(""))

@@ -38,7 +38,7 @@ class _Queues:
         if self._table is None:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_columns(self._visit), caption="Queues", act=self._act)
-                self._none = empty("No queue yet", "dueline topics create makes the first.")
+                self._none = empty("No queues yet", "dueline topics create makes the first one.")
         self._none.mark_as("hidden" if views else "empty")
         self._table.show([self._row(view) for view in views])
 
@@ -60,7 +60,7 @@ def _cells(view: View) -> list[Cell]:
         number(view["lag"]),
         at(view["oldest_unacked"]),
         lines(f"{number(view.get('started_per_min'))} started", f"{number(view.get('ended_per_min'))} ended"),
-        lines(number(view["workers"]), "no worker alive" if not view["workers"] else None),
+        lines(number(view["workers"]), "no live worker" if not view["workers"] else None),
         number(view["in_flight"]),
         lines(number(view["held"]), plural(view["parked"], "parked run") if view["parked"] else None),
         _some(view["handlers"]),
@@ -76,7 +76,7 @@ _COLUMNS = [
     *(Column(label="Queue", head=True), Column(label="State"), Column(label="Lag", kind="num")),
     *(
         Column(label="Oldest unacked"),
-        Column(label="A minute", kind="num"),
+        Column(label="Per minute", kind="num"),
         Column(label="Workers", kind="num"),
     ),
     *(Column(label="In flight", kind="num"), Column(label="Held", kind="num"), Column(label="Handlers")),
@@ -84,7 +84,7 @@ _COLUMNS = [
 
 
 def _columns(visit: Visit) -> list[Column]:
-    return _COLUMNS + ([Column(label="What to do", bare=True)] if visit.operates else [])
+    return _COLUMNS + ([Column(label="Actions", bare=True)] if visit.operates else [])
 
 
 def _pause(pause: View | None) -> list[Cell]:

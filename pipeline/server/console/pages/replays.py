@@ -46,7 +46,7 @@ class _Replays:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_COLUMNS, caption="Replays")
                 self._none = empty(
-                    "No replay yet", "After an outage, run again what failed or was lost in its window."
+                    "No replays yet", "After an outage, replay its window to run what failed or was lost."
                 )
         self._none.mark_as("hidden" if views else "empty")
         self._table.show([_row(view) for view in views])
@@ -71,7 +71,7 @@ class _Replay:
 
     def show(self, view: View) -> None:
         if self._view is None:
-            _, self._body, _ = block("Where it stands")
+            _, self._body, _ = block("Summary")
             if self._visit.operates:
                 self._verbs = Tag("div", classes="row")
                 self._verbs.move(self._frame.head.tools, target_index=0)
@@ -96,7 +96,7 @@ class _Replay:
 
     async def _cancel(self) -> None:
         assert self._view is not None
-        told = "What was run again stays so; the rest is left alone."
+        told = "What has been replayed stays replayed; the rest is left alone."
         if (
             await confirm(
                 self._visit.client, "Cancel this replay?", told, verb="Cancel the replay", danger=True
@@ -115,17 +115,17 @@ def _stands(view: View) -> None:
             ("Progress", lambda: _bar(done, view["matched"])),
             ("From", partial(instant, view["from"], "full")),
             ("To", partial(instant, view["to"], "full")),
-            ("What", ", ".join(view["only"])),
-            ("Of these only", _narrowed(view) or None),
+            ("Which", ", ".join(view["only"])),
+            ("Limited to", _narrowed(view) or None),
             ("Rate", "no limit" if view["rate"] is None else f"{number(view['rate'])} a second"),
-            ("Counted", counts(view["counts"])),
-            ("Its jobs", partial(link, "how they stand now", links.jobs(_search(view)))),
-            ("Asked for by", view["requested_by"]),
-            ("Carried out by", view["runner"]),
+            ("Totals", counts(view["counts"])),
+            ("Jobs", partial(link, "see how they stand now", links.jobs(_search(view)))),
+            ("Requested by", view["requested_by"]),
+            ("Run by", view["runner"]),
             ("Resumed", plural(view["resumed"], "time") if view["resumed"] else None),
             ("Reason", view["reason"]),
-            ("Begun", partial(instant, view["created_at"], "full")),
-            ("Last heard", partial(instant, view["updated_at"], "full")),
+            ("Started", partial(instant, view["created_at"], "full")),
+            ("Last update", partial(instant, view["updated_at"], "full")),
         )
     )
 
@@ -156,8 +156,18 @@ def _narrowed(view: View) -> str:
 
 
 _COLUMNS = [
-    *(Column(label="Replay", head=True), Column(label="State"), Column(label="Window"), Column(label="What")),
-    *(Column(label="Progress"), Column(label="Counted"), Column(label="Asked for by"), Column(label="Begun")),
+    *(
+        Column(label="Replay", head=True),
+        Column(label="State"),
+        Column(label="Window"),
+        Column(label="Which"),
+    ),
+    *(
+        Column(label="Progress"),
+        Column(label="Totals"),
+        Column(label="Requested by"),
+        Column(label="Started"),
+    ),
 ]
 
 

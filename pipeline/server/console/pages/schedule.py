@@ -72,7 +72,7 @@ class _Schedule:
             with Tag("div", classes="stack"):
                 self._build_instants()
             with Tag("div", classes="stack"):
-                _, self._stands, _ = block("Where it stands")
+                _, self._stands, _ = block("Summary")
                 _, self._spec, _ = block("Definition")
 
     def _build_instants(self) -> None:
@@ -84,33 +84,33 @@ class _Schedule:
                 Column(label="After jitter"),
             ]
             self._next = Table(columns, caption="Next instants")
-            self._no_next = empty("Nothing is to come", "It is paused, or has ended.")
+            self._no_next = empty("Nothing to come", "It is paused or has ended.")
         self._backfill_block, body, _ = block("Backfills", flush=True)
         with body:
-            names = ("Backfill", "From", "To", "At", "Progress")
+            names = ("Backfill", "From", "To", "Reached", "Progress")
             columns = [Column(label=name, head=name == "Backfill") for name in names]
-            columns += [Column(label="What to do", bare=True)] if self._visit.operates else []
+            columns += [Column(label="Actions", bare=True)] if self._visit.operates else []
             self._backfills = Table(columns, caption="Backfills", act=self._cancel_backfill)
         _, body, _ = block("Recent runs", flush=True)
         with body:
             columns = [
-                Column(label="Due, and its instant", head=True),
+                Column(label="Due, and nominal", head=True),
                 Column(label="Outcome"),
-                Column(label="Late", kind="num"),
+                Column(label="Lateness", kind="num"),
             ]
-            columns += [Column(label="Took", kind="num"), Column(label="Job")]
+            columns += [Column(label="Duration", kind="num"), Column(label="Job")]
             self._recent = Table(columns, caption="Recent runs")
             self._no_recent = empty("It has not run yet")
-        _, body, _ = block("Last instants decided", flush=True)
+        _, body, _ = block("Latest decisions", flush=True)
         with body:
             columns = [
                 Column(label="In its zone", head=True),
                 Column(label="Kind"),
                 Column(label="Outcome"),
-                Column(label="Heard"),
+                Column(label="Decided"),
             ]
-            self._last = Table(columns, caption="Last instants")
-            self._no_last = empty("None was decided yet")
+            self._last = Table(columns, caption="Latest decisions")
+            self._no_last = empty("Nothing has been decided yet")
 
     def _show_stands(self, view: View) -> None:
         stands = {name: each for name, each in view.items() if name not in ("next", "last", "recent", "spec")}
@@ -126,7 +126,7 @@ class _Schedule:
                 self._buttons(view)
 
     def _buttons(self, view: View) -> None:
-        run = partial(act, self._visit, self._id)
+        run = partial(act, self._visit, self._id, tz=view["tz"])
         button("Run now", lambda: run("trigger"))
         flip = ("resume", "Resume") if view["state"] == "paused" else ("pause", "Pause")
         button(flip[1], lambda: run(flip[0]))
@@ -184,16 +184,16 @@ def _stands(view: View) -> None:
     facts(
         (
             ("In words", view["words"]),
-            ("Zone", view["tz"]),
+            ("Time zone", view["tz"]),
             ("State", state),
-            ("Why paused", view["paused"] or None),
+            ("Reason", view["paused"] or None),
             ("Paused", _at(view["paused_at"])),
             ("Ended by", view["ended"]),
             ("Last success", _at(view["last_success_at"]) or "never"),
             ("Dead in a row", number(view["failures_in_row"])),
-            ("Counted", counts({name: counters[name] for name in named})),
+            ("Totals", counts({name: counters[name] for name in named})),
             ("Skipped", counts(counters["skipped"])),
-            ("Open", partial(_open, view["open"]) if view["open"] else None),
+            ("Open runs", partial(_open, view["open"]) if view["open"] else None),
             ("Waiting", number(len(view["waiting"])) if view["waiting"] else None),
             ("Changed", _at(view["changed_at"])),
             ("Created", _at(view["created_at"])),

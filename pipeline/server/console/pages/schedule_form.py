@@ -14,8 +14,10 @@ from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.names import known_names
 from pipeline.server.console.parts.basic import Tag, banner, block, button, empty, link
+from pipeline.server.console.parts.conflict import draw_conflict
 from pipeline.server.console.parts.field import Field
 from pipeline.server.console.parts.preview import Preview
+from pipeline.server.console.schedule_conflict import differences
 from pipeline.server.console.schedule_fields import (
     ENTRIES,
     ID,
@@ -37,6 +39,8 @@ from pipeline.server.schedule_changes import Stale
 
 View = dict[str, Any]
 TYPED_MS = 250
+CHANGED_LOOKS, CHANGED_PAUSE_S = 20, 0.1
+"""How often, and how far apart, a change by somebody else is looked for: its owner knows it before this server does."""
 
 
 async def schedule_form(visit: Visit) -> None:
@@ -45,7 +49,7 @@ async def schedule_form(visit: Visit) -> None:
     frame = Frame(visit, title, current="crontab", crumb=("Crontab", links.to("crontab")))
     if not visit.operates:
         with frame.body, Tag("section", classes="block"):
-            empty("Not for you", f"Changing schedules needs the role {Role.OPERATOR.word}.")
+            empty("Not allowed", f"Changing schedules needs the {Role.OPERATOR.word} role.")
         return
     try:
         view = await visit.ask(lambda _: visit.questions.schedule(schedule_id)) if schedule_id else None
@@ -53,7 +57,10 @@ async def schedule_form(visit: Visit) -> None:
             visit.who.require_queue(view["spec"]["queue"])
     except DuelineError as error:
         with frame.body, Tag("section", classes="block"):
-            empty("Not found" if isinstance(error, NotFound) else "It cannot be read now", problem_of(error))
+            empty(
+                "Not found" if isinstance(error, NotFound) else "It cannot be read at the moment",
+                problem_of(error),
+            )
         return
     form = _Form(visit, view, time.time_ns() // 1_000_000, await known_names(visit))
     with frame.body:
@@ -75,7 +82,9 @@ class _Form:
     def draw(self) -> None:
         source = str(self._spec.get("source", ""))
         if source.startswith(("app:", "file:")):
-            banner("Its source keeps it.", f"The next sync of {source} changes it back.", "warn")
+            banner(
+                f"This schedule is kept by {source}.", "The next sync undoes what is changed here.", "warn"
+            )
         with Tag("div", classes="cols wide-left form"):
             _, body, _ = block("When")
             with body:
@@ -89,7 +98,7 @@ class _Form:
                 with Tag("div", classes="row"):
                     button("Save changes" if self._view else "Create", self._save, kind="main")
                     back = links.schedule(self._spec["id"]) if self._view else links.to("crontab")
-                    link("Leave it", back, "btn")
+                    link("Go back", back, "btn")
 
     def _draw_what(self) -> None:
         _, body, _ = block("What")
@@ -98,7 +107,7 @@ class _Form:
             nothing = written({})
             is_set = any(self._before[name] != nothing[name] for name in MORE)
             with Tag("details", open=is_set or None):
-                Tag("summary", "More: what is left out, limits, catching up, groups, labels")
+                Tag("summary", "More: exclusions, limits, catching up, groups, labels")
                 self._draw(MORE)
 
     def _draw(self, entries: Mapping[str, Entry]) -> None:
@@ -115,6 +124,7 @@ class _Form:
                     slow=0 if entry.options else TYPED_MS,
                     changed=self.check,
                     autofocus=name == "id",
+                    tz=self._before["tz"] or "UTC",
                 )
                 if entry.wide:
                     field.classes("all")
@@ -128,6 +138,8 @@ class _Form:
         """Show what the fields mean, and all that is wrong with them."""
         self._asked += 1
         mine = self._asked
+        for name in ("start", "end"):
+            self._fields[name].in_zone(self._fields["tz"].text or "UTC")
         values, problems = await asyncio.to_thread(read, self._texts(), whole=self._tried)
         if mine == self._asked:
             problems = await self._meant(values, problems) | problems
@@ -149,7 +161,9 @@ class _Form:
         error = await self._preview.show(timing | ({"id": named} if named else {}))
         match error:
             case InvalidInput(field="after") if "every" in timing:
-                self._preview.clear("It counts from the end of each run: its instants are not known before.")
+                self._preview.clear(
+                    "The interval counts from the end of each run, so its instants are not known in advance."
+                )
                 return {}
             case InvalidInput():
                 return _blamed(error)
@@ -168,10 +182,8 @@ class _Form:
             return
         try:
             outcome, schedule_id = await self._stored(now, values)
-        except Stale as error:
-            self._say(problem_of(error))
-            with self._problem:
-                link("Open it as it is now", links.to("schedule/edit", id=self._spec["id"]))
+        except Stale:
+            await self._stale(now)
         except InvalidInput as error:
             self._blame(_blamed(error))
             self._say(_told(_blamed(error)))
@@ -182,6 +194,39 @@ class _Form:
                 self._visit.go(links.schedule(schedule_id))
             else:
                 self._say(told(outcome))
+
+    async def _stale(self, yours: Texts) -> None:
+        """Somebody else has changed it: show what differs, and go on from what is stored now."""
+        try:
+            view = await self._changed()
+        except DuelineError as error:
+            self._say(problem_of(error))
+            return
+        if view is None:
+            self._say("Somebody else has just changed it, and this server has not heard how yet. Try again.")
+            return
+        before, self._view, self._spec = self._before, view, dict(view["spec"])
+        self._before = written(self._spec)
+        for name, field in self._fields.items():
+            if yours[name] == before[name] != self._before[name]:
+                field.show(self._before[name])
+        with self._problem:
+            draw_conflict(view, differences(before, yours, self._before), self._choose)
+        await self.check()
+
+    async def _changed(self) -> View | None:
+        """As it is now; None: not known in time."""
+        for _ in range(CHANGED_LOOKS):
+            view = await self._visit.ask(lambda _: self._visit.questions.schedule(self._spec["id"]))
+            if self._view is None or view["etag"] != self._view["etag"]:
+                return view
+            await asyncio.sleep(CHANGED_PAUSE_S)
+        return None
+
+    async def _choose(self, texts: Texts) -> None:
+        for name, text in texts.items():
+            self._fields[name].show(text)
+        await self.check()
 
     async def _stored(self, now: Texts, values: Values) -> tuple[str, str]:
         visit, actions = self._visit, self._visit.actions
@@ -211,4 +256,4 @@ def _told(problems: Problems) -> str:
     """Which fields to look at, since they may be far up; what is not about a field is told itself."""
     named = [ENTRIES[name].label for name in ENTRIES if name in problems]
     others = [f"{name}: {problem}" for name, problem in problems.items() if name not in ENTRIES]
-    return "; ".join([*([f"Look at {', '.join(named)}"] if named else []), *others])
+    return "; ".join([*([f"Check {', '.join(named)}"] if named else []), *others])

@@ -41,11 +41,20 @@ class Tag(Element):
             self._props[name] = value
 
 
-def button(text: str, act: Act, *, kind: str = "", label: str | None = None, disabled: bool = False) -> Tag:
-    """`label`: what a screen reader says, where the text alone would not tell of what."""
-    made = Tag(
-        "button", text, f"btn {kind}".strip(), type="button", aria_label=label, disabled=disabled or None
-    )
+def button(
+    text: str,
+    act: Act,
+    *,
+    kind: str = "",
+    label: str | None = None,
+    disabled: bool = False,
+    autofocus: bool = False,
+) -> Tag:
+    """`label`: what a screen reader says, where the text alone would not tell of what. `autofocus`: of a question."""
+    made = Tag("button", text, f"btn {kind}".strip(), type="button", aria_label=label)
+    for name, given in (("disabled", disabled), ("autofocus", autofocus)):
+        if given:
+            made.put(name, True)
     made.on("click", lambda _: act(), args=[])
     return made
 

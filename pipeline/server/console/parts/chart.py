@@ -32,7 +32,7 @@ class Chart:
     def __init__(self, lines: Sequence[Line], *, label: str, logarithmic: bool = False) -> None:
         """`logarithmic`: of values from 1 on, so that one that is far out leaves the others readable."""
         self._lines = lines
-        with Tag("div", role="img", aria_label=f"{label}; the table below has the numbers"):
+        with Tag("div", role="img", aria_label=f"{label}; the numbers are in the table below"):
             self._chart = ui.echart(_options(lines, logarithmic), renderer="svg").classes("chart")
         with Tag("details"):
             Tag("summary", "As a table")

@@ -11,6 +11,9 @@ from pipeline.server.console.parts.basic import Tag, button
 from pipeline.server.console.parts.field import Field
 from pipeline.server.console.words import clean
 
+REASON = "Reason (shown to others)"
+"""What a note is asked for under."""
+
 
 class Sheet(Element, component="sheet.js"):
     """A question in front of the page. `answered` is set by whoever draws its buttons; None: dismissed."""
@@ -48,7 +51,8 @@ async def confirm(
 ) -> str | None:
     """Whether to do it: the note that was given (empty if none was asked for), or None.
 
-    `typed`: this number has to be typed first; `note`: a text is asked for under this label.
+    `typed`: this number has to be typed first; `note`: a text is asked for under this label. Enter does it at once
+    where nothing is asked for and it does no harm.
     """
     sheet = Sheet(client, title)
     with sheet:
@@ -60,11 +64,12 @@ async def confirm(
 
         def done() -> None:
             if number is not None and number.text.replace(",", "") != str(typed):
-                number.blame(f"Type {typed}, the number of jobs that this is about.")
+                number.blame(f"Type {typed}, the number shown above.")
                 return
             sheet.submit(field.text if field is not None else "")
 
         with Tag("div", classes="ends"):
-            button("Leave it", lambda: sheet.submit(None))
-            button(verb, done, kind="main danger" if danger else "main")
+            button("Go back", lambda: sheet.submit(None))
+            plain = field is None and number is None and not danger
+            button(verb, done, kind="main danger" if danger else "main", autofocus=plain)
     return await sheet.answer()

@@ -5,17 +5,19 @@ let made = 0;
 export default {
   props: {
     kind: String, label: String, value: [String, Boolean], hint: String, error: String, options: Array, placeholder: String,
-    name: String, required: Boolean, slow: Number, disabled: Boolean, autofocus: Boolean, list: Array,
+    tz: String, name: String, required: Boolean, slow: Number, disabled: Boolean, autofocus: Boolean, list: Array,
   },
   emits: ["input"],
-  data() { return { own: this.value, id: `f${++made}`, timer: null }; },
+  data() { return { own: this.value, id: `f${++made}`, timer: null, picking: false, zones: 0 }; },
   watch: { value(now) { this.own = now; }, error(now) { if (now) this.reveal(); } },
   mounted() {
     if (this.autofocus) this.$refs.input.focus();
+    this.rezone = () => { this.zones++; };
+    if (this.kind === "instant") document.addEventListener("dueline-zone", this.rezone);
     const kept = this.$el.closest("dialog") ? undefined : window.dueline?.typedBefore(this.label);
     if (kept !== undefined && kept !== this.own) { this.reveal(); this.typed(kept); }
   },
-  beforeUnmount() { clearTimeout(this.timer); },
+  beforeUnmount() { clearTimeout(this.timer); document.removeEventListener("dueline-zone", this.rezone); },
   methods: {
     // What is wrong, or was typed, is not left in a part that is folded up.
     reveal() {
@@ -27,19 +29,58 @@ export default {
       clearTimeout(this.timer);
       this.timer = setTimeout(this.tell, this.slow ?? 0);
     },
+    put(value) {
+      clearTimeout(this.timer);
+      this.timer = null;
+      this.own = value;
+    },
     // What was typed is told before a button that is pressed next.
     tell() {
       clearTimeout(this.timer);
       if (this.timer !== null) this.$emit("input", this.own);
       this.timer = null;
     },
+    // The browser's own picker: by mouse it opens at once, by keyboard its parts are typed or walked with arrows.
+    pick(event) {
+      this.picking = !this.picking;
+      if (!this.picking) return;
+      this.$nextTick(() => {
+        this.$refs.picker.focus();
+        if (event.detail > 0) try { this.$refs.picker.showPicker(); } catch { /* none: it is typed there */ }
+      });
+    },
+    picked(event) { // a year that is being typed begins as 0002
+      if (event.target.value >= "1970") this.typed(window.dueline.times.instant(event.target.value, this.tz));
+    },
+    // A date or a time without offset is meant in the zone that the picker has.
+    left() {
+      const instant = this.kind === "instant" ? window.dueline.times.instant(this.own, this.tz) : null;
+      if (instant !== null) this.typed(instant);
+      this.tell();
+    },
     // Enter is what the main button of the question or the page is.
     entered(event) {
       if (event.key !== "Enter" || event.isComposing || this.list) return;
       event.preventDefault();
-      this.tell();
+      this.left();
       const around = this.$el.closest("dialog") ?? this.$el.closest("main");
       around?.querySelector("button.main:not([disabled])")?.click();
+    },
+    // Described by the field's label and not named by it: that name is the text's.
+    pickable(input) {
+      const picker = `${this.id}p`;
+      const button = h("button", {
+        class: "btn", type: "button", disabled: this.disabled || undefined, "aria-expanded": String(this.picking),
+        "aria-describedby": `${this.id}n`, onClick: this.pick,
+      }, "Pick");
+      const row = h("div", { class: "pick", key: this.zones }, [
+        h("input", {
+          ref: "picker", type: "datetime-local", value: window.dueline.times.wall(this.own, this.tz), "aria-label": "Date and time",
+          "aria-describedby": `${this.id}n ${picker}`, onChange: this.picked, onKeydown: this.entered,
+        }),
+        h("span", { id: picker, class: "hint" }, window.dueline.times.zone(this.own, this.tz)),
+      ]);
+      return [h("div", { class: "pickable" }, [input, button]), ...(this.picking ? [row] : [])];
     },
   },
   render() {
@@ -47,7 +88,7 @@ export default {
     const common = {
       id: this.id, ref: "input", name: this.name, required: this.required || undefined, disabled: this.disabled || undefined,
       "aria-describedby": told || undefined, "aria-invalid": this.error ? "true" : undefined,
-      onBlur: this.tell,
+      onBlur: this.left,
     };
     const onInput = (event) => this.typed(event.target.value);
     const text = { ...common, value: this.own, placeholder: this.placeholder, onInput, spellcheck: "false", autocomplete: "off" };
@@ -56,9 +97,11 @@ export default {
       : this.kind === "select" ? h("select", { ...common, value: this.own, onChange: onInput }, this.options.map(([value, label]) => h("option", { value, selected: value === this.own }, label)))
       : this.kind === "area" ? h("textarea", { ...text, rows: 4 })
       : h("input", { ...text, type: "text", onKeydown: this.entered, list: this.list ? `${this.id}l` : undefined });
-    const label = h("label", { for: this.id }, this.label);
-    return h("div", { class: ["field", this.kind === "check" ? "check" : "", this.kind === "mono" ? "coded" : ""] }, [
-      ...(this.kind === "check" ? [input, label] : [label, input]),
+    const label = h("label", { for: this.id, id: `${this.id}n` }, this.label);
+    const shown = this.kind === "instant" ? this.pickable(input) : [input];
+    const coded = this.kind === "mono" || this.kind === "instant";
+    return h("div", { class: ["field", this.kind === "check" ? "check" : "", coded ? "coded" : ""] }, [
+      ...(this.kind === "check" ? [input, label] : [label, ...shown]),
       ...(this.list ? [h("datalist", { id: `${this.id}l` }, this.list.map((value) => h("option", { value })))] : []),
       ...(this.hint ? [h("span", { class: "hint", id: `${this.id}h` }, this.hint)] : []),
       ...(this.error ? [h("span", { class: "error", id: `${this.id}e`, role: "alert" }, this.error)] : []),

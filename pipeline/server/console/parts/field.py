@@ -1,4 +1,8 @@
-"""Labelled inputs (field.js): the browser owns what is typed, the server hears of it."""
+"""Labelled inputs (field.js): the browser owns what is typed, the server hears of it.
+
+An instant may be typed, or picked in a zone that stands beside. What is picked, or typed as a date or without an
+offset, is written with the offset, so that what the field says means the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ LONGEST = 100_000
 
 
 class Field(Element, component="field.js"):
-    """`kind`: text | mono | area | select | check. `value` is what stands in it; `changed` is called after each change,
-    `slow` ms after the last key."""
+    """`kind`: text | mono | area | select | check | instant. `value` is what stands in it; `changed` is
+    called after each change, `slow` ms after the last key."""
 
     def __init__(
         self,
@@ -32,14 +36,22 @@ class Field(Element, component="field.js"):
         slow: int = 0,
         disabled: bool = False,
         autofocus: bool = False,
+        tz: str = "",
     ) -> None:
+        """`tz` of an instant: the zone it is picked in; empty: in which the page shows instants."""
         super().__init__()
         self.value: str | bool = value
         self._changed = changed
         self._props.update(
             kind=kind, label=label, value=sendable(value) if isinstance(value, str) else value, slow=slow
         )
-        given = {"hint": hint, "placeholder": placeholder, "disabled": disabled, "autofocus": autofocus}
+        given = {
+            "hint": hint,
+            "placeholder": placeholder,
+            "disabled": disabled,
+            "autofocus": autofocus,
+            "tz": tz,
+        }
         self._props.update({name: each for name, each in given.items() if each})
         if options:
             self._props["options"] = [list(option) for option in options]
@@ -60,7 +72,15 @@ class Field(Element, component="field.js"):
     def show(self, value: str) -> None:
         """Put another value in."""
         self.value = value
-        self._props["value"] = sendable(value)
+        self._props["value"] = sendable(
+            value
+        )  # as it was, maybe, and then the browser would keep what was typed
+        self.run_method("put", sendable(value))
+
+    def in_zone(self, tz: str) -> None:
+        """Pick instants in another zone."""
+        if self._props.get("tz", "") != tz:
+            self._props["tz"] = tz
 
     def _typed(self, event: GenericEventArguments) -> Any:
         value = event.args

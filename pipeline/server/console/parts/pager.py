@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 from pipeline.readmodel.questions import Page
 from pipeline.server.console import links
@@ -46,15 +47,27 @@ def search_field(wanted: str, *, label: str, placeholder: str = "") -> Tag:
     return box
 
 
-def pager(place: Tag, target: str, page: Page, *, at_first: bool, **query: str) -> None:
-    """Where to go on, in `place`."""
-    place.clear()
-    with place:
-        told = plural(len(page.rows), "row")
-        if page.cursor is not None and len(page.rows) == 0:
-            told = f"nothing among {plural(page.scanned, 'record')} looked at; there may be more"
-        Tag("span", told)
-        if not at_first:
-            link("First page", links.to(target, **query))
+class Pager:
+    """Where to go on. Links are changed and not drawn anew, so that they keep the focus."""
+
+    def __init__(self, target: str, *, at_first: bool, **query: str) -> None:
+        """`query`: what the page's address says, but for where it is in the list."""
+        self._target, self._query = target, query
+        with Tag("div", classes="pager"):
+            self._said = Tag("span")
+            if not at_first:
+                link("First page", self._to())
+            self._next = link("Next page", "", "hidden")
+
+    def show(self, page: Page, **more: str) -> None:
+        """`more`: what the address of the next page says beside."""
+        said = plural(len(page.rows), "row")
+        if page.cursor is not None and not page.rows:
+            said = f"None found in the {plural(page.scanned, 'record')} searched so far"
+        self._said.say(said)
         if page.cursor is not None:
-            link("Next page", links.to(target, **query, after=page.cursor), "btn small next")
+            self._next.put("href", self._to(**more, after=page.cursor))
+        self._next.mark_as("hidden" if page.cursor is None else "btn small next")
+
+    def _to(self, **more: str) -> str:
+        return f"{links.to(self._target)}?{urlencode({**self._query, **more})}"

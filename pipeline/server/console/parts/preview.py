@@ -73,7 +73,7 @@ class Preview:
         self._body.clear()
         with self._body:
             instants = view["instants"]
-            Tag("h3", f"The next {len(instants)}" if instants else "None follows")
+            Tag("h3", f"The next {len(instants)}" if instants else "No more to come")
             with Tag("ol"):
                 for each in instants:
                     _line(each)
@@ -84,7 +84,7 @@ class Preview:
                         _line(each)
                     if not some:
                         with Tag("li"):
-                            Tag("span", "nothing runs around it", "muted")
+                            Tag("span", "nothing fires around that time", "muted")
 
 
 def weekday(local: str) -> str:

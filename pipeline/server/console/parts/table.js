@@ -11,7 +11,7 @@ function spark(runs) {
     const title = [run.at, run.outcome ?? "open", run.said].filter(Boolean).join(" · ");
     return h("i", { class: run.kind, title, style: { height: `${4 + Math.round((14 * (run.took ?? 0)) / longest)}px` } });
   });
-  return h("span", { class: "spark", role: "img", "aria-label": `last ${runs.length} runs, the oldest first: ${told}` }, bars);
+  return h("span", { class: "spark", role: "img", "aria-label": `last ${runs.length} runs, oldest first: ${told}` }, bars);
 }
 
 function cell(value, act) {
@@ -73,7 +73,7 @@ export default {
       if (!this.choosable) return own;
       const all = this.rows.length > 0 && this.chosen.size === this.rows.length;
       const flip = (on) => this.choose(on ? this.rows.map((row) => row.id) : []);
-      return [h("th", { scope: "col" }, [this.box("choose all on this page", all, !all && this.chosen.size > 0, flip)]), ...own];
+      return [h("th", { scope: "col" }, [this.box("select all on this page", all, !all && this.chosen.size > 0, flip)]), ...own];
     },
     line(row) {
       const cells = this.columns.map((column, at) => {
@@ -82,7 +82,7 @@ export default {
         if (column.head) return h("th", { scope: "row" }, content);
         return h("td", { class: [column.kind ?? "", column.bare ? "bare stick" : "", bare(value) ? "none" : ""], "data-name": column.label }, content);
       });
-      const box = this.choosable ? [h("td", { class: "bare" }, [this.box(`choose ${row.id}`, this.chosen.has(row.id), false, (on) => this.flip(row.id, on))])] : [];
+      const box = this.choosable ? [h("td", { class: "bare" }, [this.box(`select ${row.id}`, this.chosen.has(row.id), false, (on) => this.flip(row.id, on))])] : [];
       return h("tr", { key: row.id, class: this.chosen.has(row.id) ? "chosen" : "" }, [...box, ...cells]);
     },
   },

@@ -42,6 +42,54 @@
     return ms >= 0 ? `in ${text}` : `${text} ago`;
   }
   const shown = new Set();
+  // What fields for instants show and say: in a zone of their own (a schedule's), else in that of the switch.
+  const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const clocks = new Map();
+  function clock(name) {
+    if (!clocks.has(name)) clocks.set(name, new Intl.DateTimeFormat("en-GB", {
+      timeZone: name, hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    }));
+    return clocks.get(name);
+  }
+  function known(name) { // else that of the switch: the browser may not know a zone, or it is being typed
+    try { clock(name || "none"); return name; } catch { return zone === "utc" ? "UTC" : here; }
+  }
+  function ahead(ms, name) { // by how many ms the clock of the zone is ahead of UTC
+    const part = Object.fromEntries(clock(name).formatToParts(ms).map(({ type, value }) => [type, Number(value)]));
+    return Date.UTC(part.year, part.month - 1, part.day, part.hour, part.minute, part.second) - Math.floor(ms / 1000) * 1000;
+  }
+  const DAY_MS = 86400e3;
+  function written(ms) {
+    const minutes = Math.round(Math.abs(ms) / 60e3);
+    return `${ms < 0 ? "-" : "+"}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
+  }
+  const times = {
+    // `2027-03-01T09:00` of a text that is an instant with offset; empty: it is none
+    wall(text, own) {
+      const at = Date.parse(text);
+      if (isNaN(at) || !/([Zz]|[+-]\d\d:\d\d)$/.test(text)) return "";
+      const shown = new Date(at + ahead(at, known(own))).toISOString().slice(0, 19);
+      return shown.endsWith(":00") ? shown.slice(0, 16) : shown;
+    },
+    // The instant of a date or wall time; of one that comes twice the first, of one that is skipped what the clock then shows
+    instant(wall, own) {
+      const [, date, clockTime] = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?))?$/.exec(wall.trim()) ?? [];
+      const meant = date === undefined ? NaN : Date.parse(`${date}T${clockTime ?? "00:00"}Z`);
+      if (isNaN(meant)) return null;
+      const name = known(own);
+      if (name === "UTC") return `${new Date(meant).toISOString().slice(0, 19)}Z`;
+      const [before, after] = [ahead(meant - DAY_MS, name), ahead(meant + DAY_MS, name)];
+      const at = [meant - before, meant - after].find((each) => meant - ahead(each, name) === each) ?? meant - before;
+      const there = ahead(at, name);
+      return new Date(at + there).toISOString().slice(0, 19) + written(there);
+    },
+    // The zone, with its offset at the instant that the text says
+    zone(text, own) {
+      const name = known(own);
+      const at = Date.parse(text);
+      return name === "UTC" ? name : `${name}, UTC${written(ahead(isNaN(at) ? Date.now() : at, name))}`;
+    },
+  };
   class DueAt extends HTMLElement {
     static observedAttributes = ["at", "how"];
     connectedCallback() { shown.add(this); this.draw(); }
@@ -59,7 +107,7 @@
         : today ? time : `${day} ${time}`;
       const element = document.createElement("time");
       element.dateTime = text;
-      element.title = `${text}\n${wall(at, false).day} ${wall(at, false).time} ${offset(at)} here`;
+      element.title = `${text}\n${wall(at, false).day} ${wall(at, false).time} ${offset(at)} your time`;
       element.textContent = how === "rel" ? ago(at) : main; // plain: as a day, without the time from now
       this.replaceChildren(element);
       if (how === "day" || how === "full") {
@@ -108,13 +156,13 @@
     }
     live.textContent = text;
   }
-  window.dueline = { copy, typedBefore: (label) => typedBefore(label) };
+  window.dueline = { copy, times, typedBefore: (label) => typedBefore(label) };
   document.addEventListener("click", (event) => {
     const target = event.target instanceof Element ? event.target : null;
     const button = target?.closest("button");
     if (!button) return;
     if (button.dataset.theme && button.closest(".switch")) { theme = button.dataset.theme; keep("dueline-theme", theme); applyTheme(); pressAll(); }
-    if (button.dataset.zone) { zone = button.dataset.zone; keep("dueline-zone", zone); pressAll(); redraw(); }
+    if (button.dataset.zone) { zone = button.dataset.zone; keep("dueline-zone", zone); pressAll(); redraw(); document.dispatchEvent(new Event("dueline-zone")); }
     if (button.dataset.copy !== undefined) { event.preventDefault(); copy(button.dataset.copy, button); }
     if (button.classList.contains("menu-button")) {
       const open = button.closest(".side").classList.toggle("open");
@@ -171,8 +219,8 @@
     });
     popup.setAttribute("role", "alert");
     const [title, text] = popup.children;
-    title.textContent = "The server does not answer.";
-    text.textContent = "What is shown is old. It is asked again every few seconds.";
+    title.textContent = "The server is not answering.";
+    text.textContent = "This page is out of date. Trying again every few seconds.";
   };
   window.addEventListener("load", stay);
 
