@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from pipeline.dev import broker as embedding
+from pipeline.dev import settings as broker_settings
 from pipeline.dev.broker import EmbeddedBroker
 
 # On a machine that does much else the start of a broker takes what it takes: all tests of a process stand on it.
@@ -35,6 +36,9 @@ BROKER_START_S = 300
 """For the first test on the broker in each process: on a machine with an empty cache it is fetched first."""
 BROKER_TEST_S = 120
 """For a test on the broker that says nothing else: it waits for others, who are slow where much else goes on."""
+PATIENT = {"broker.session.timeout.ms": "120000"}
+"""Its controller takes a broker for dead that was kept from the processor for three seconds, and its partitions have no
+leader then. It is short for those that are killed and come back; this one is not."""
 STARTED = pytest.StashKey[bool]()
 
 
@@ -124,8 +128,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if running:
         yield running
         return
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as embedded:
+    embedded = EmbeddedBroker(tmp_path_factory.mktemp("broker"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_settings, "FIXED", broker_settings.FIXED | PATIENT)
+        embedded.start()
+    try:
         yield embedded.bootstrap
+    finally:
+        embedded.stop()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from pipeline.adapters.kafka_io import READER_GROUP, TAILED, KafkaReader
 from pipeline.adapters.kafka_meta import GUARD, asking, quiet
 from pipeline.adapters.kafka_settings import constructing
 from pipeline.adapters.kafka_settings import settings as client_settings
+from pipeline.adapters.kafka_topics import cluster
 from pipeline.adapters.local_checkup import local_state
 from pipeline.adapters.store_clock import kafka_clock
 from pipeline.config import Settings, running_dev_store
@@ -87,8 +88,7 @@ class Checkup:
     def facts(self) -> Facts:
         """Everything. Raises StoreUnreachable if no broker answers at all, Refused if none may be asked."""
         settings = self._settings
-        with asking("describing the cluster", self._config):
-            cluster = self._result(self._admin.describe_cluster(request_timeout=self._timeout_s))
+        brokers = cluster(self._config, self._names, self._timeout_s).brokers
         facts = Facts(
             names=self._names,
             bootstrap=self._bootstrap,
@@ -98,7 +98,7 @@ class Checkup:
             version=__version__,
             zone_data=zone_data_version(),
             written=frozenset(codec.fingerprints()),
-            brokers=frozenset(node.id for node in cluster.nodes),
+            brokers=frozenset(brokers),
         )
         return self._asked(facts, {**_LASTING, **_PASSING})
 

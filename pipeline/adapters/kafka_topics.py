@@ -9,10 +9,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import Consumer, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in its __all__
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in its 
 )
 
 from pipeline.adapters.kafka_meta import Meta, MetaTopic, asking, quiet
+from pipeline.adapters.kafka_settings import constructing
 from pipeline.config import LOWEST_SESSION_MS
 from pipeline.core.errors import Refused, StoreUnreachable
 from pipeline.core.names import Names
@@ -62,11 +64,11 @@ class TopicAdmin:
     # -- asking ---------------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        return str(self._cluster().cluster_id)
+        return str(cluster(self._config, self._names, self._timeout_s).cluster_id)
 
     def brokers(self) -> int:
         """Number of live brokers."""
-        return len(self._cluster().nodes)
+        return len(cluster(self._config, self._names, self._timeout_s).brokers)
 
     def topic_id(self, name: str) -> str:
         """Identity of a topic, another one after it was deleted and made anew (H13)."""
@@ -81,7 +83,8 @@ class TopicAdmin:
 
     def _lowest(self, setting: str, least: int, stock: int) -> int:
         """The most that any broker asks for, at least `least`; `stock` where we may not ask."""
-        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(node.id)) for node in self._cluster().nodes]
+        ids = cluster(self._config, self._names, self._timeout_s).brokers
+        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(id_)) for id_ in ids]
         try:
             # The client takes one broker a call.
             answers = [answer for broker in brokers for answer in self._configs([broker]).values()]
@@ -193,10 +196,6 @@ class TopicAdmin:
 
     # -- the client -----------------------------------------------------------------------------------------
 
-    def _cluster(self) -> Any:
-        with asking("describing the cluster", self._config):
-            return self._result(self._client.describe_cluster(request_timeout=self._timeout_s))
-
     def _shape(self, name: str, found: Mapping[str, Shape]) -> Shape:
         if name not in found:
             raise Refused(f"topic {name} is missing: run `dueline topics create`")
@@ -245,6 +244,30 @@ class TopicAdmin:
                 raise
             return False  # another `topics create` was faster
         return True
+
+
+def cluster(config: Mapping[str, str], names: Names, timeout_s: float) -> ClusterMetadata:
+    """Its id and its live brokers, by number; StoreUnreachable if none is alive for so long.
+
+    Asked by a consumer: the admin client's own question ends the process (an assertion of the C library) if the answer
+    names no broker, which is what a store says whose only broker stood still for a moment.
+    """
+    with constructing():
+        consumer = Consumer(
+            {**quiet(config), "group.id": f"{names.prefix}.cluster", "enable.auto.commit": False}
+        )
+    deadline = time.monotonic() + timeout_s
+    try:
+        with asking("describing the cluster", config):
+            while True:
+                found: ClusterMetadata = consumer.list_topics(names.meta, timeout_s)
+                if found.brokers:
+                    return found
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                time.sleep(LOOK_S)
+    finally:
+        consumer.close()
 
 
 def _new_topic(plan: TopicPlan) -> NewTopic:

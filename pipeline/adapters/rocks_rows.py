@@ -107,9 +107,12 @@ class RocksRows:
         return sum(self._db.property_int_value(name) or 0 for name in names)
 
     def close(self) -> None:
-        """Once; later calls do nothing."""
-        with suppress(DbClosedError):
-            self._db.close()
+        """Once; later calls do nothing. What could not be written is folded again by whoever opens it next."""
+        try:
+            with suppress(DbClosedError):
+                self._db.close()
+        except Exception as error:  # noqa: BLE001 - the library has no class of its own for it
+            log.warning("read model not closed well: %s", error, extra={"action": "readmodel.closed"})
 
 
 def _options() -> Options:

@@ -1,8 +1,8 @@
 """How others find the running development store: `dev.json` and `dev.lock` in the state directory.
 
 `dev.json` (mode 0600, replaced atomically, there from ready to stop) is one JSON object:
-`bootstrap` "127.0.0.1:PORT" · `pid` of the broker · `started_at` epoch milliseconds · `cluster_id` · `server`, which is
-started beside it: null, or its `url` and the `prefix` that it serves.
+`bootstrap` "127.0.0.1:PORT" · `pid` of the broker · `started_at` epoch milliseconds · `cluster_id` · `server`, which
+answers beside it: null, or its `url` and the `prefix` that it serves.
 After a crash it may be stale, so its reader, `pipeline.config.running_dev_store`, also asks whether the pid
 lives and the port answers.
 `dev.lock` is held (flock) by the process that owns the broker for as long as that lives.

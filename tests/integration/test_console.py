@@ -73,7 +73,7 @@ def _row(page: Page) -> Locator:
 
 def _purge_what_waits(shop: Fleet, page: Page) -> None:
     """Live updates are paused, so what is shown was waited for: the read model had heard of each change."""
-    press(page, "Pause")
+    press(page, "Pause updates")
     press(page, "Pause default")
     press(dialog(page), "Pause")
     expect(_row(page)).to_contain_text("by local", timeout=PATIENCE_MS)
@@ -90,7 +90,7 @@ def _purge_what_waits(shop: Fleet, page: Page) -> None:
     press(dialog(page), "Purge")
     said(page, "3 runs in default will end as cancelled.")
     expect(_row(page)).to_contain_text("purge by local")
-    press(page, "Pause")  # and live again
+    press(page, "Resume updates")
     expect(_row(page)).not_to_contain_text("purg", timeout=PATIENCE_MS)
     page.goto(page.url.replace("queues", "jobs?q=status%3Acancelled"))
     expect(page.locator("table.t tbody tr")).to_have_count(3, timeout=PATIENCE_MS)
@@ -109,7 +109,7 @@ def _the_broker_stands_still(store: EmbeddedBroker, page: Page) -> None:
     store.process.send_signal(signal.SIGSTOP)
     try:
         expect(page.get_by_text("This page may be out of date.")).to_be_visible(timeout=PATIENCE_MS)
-        expect(page.locator(".fresh")).to_have_text("Not following")
+        expect(page.locator(".fresh")).to_have_text("Not updating")
         expect(_row(page)).to_be_visible()
     finally:
         store.process.send_signal(signal.SIGCONT)

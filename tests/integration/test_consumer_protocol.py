@@ -44,6 +44,7 @@ def test_a_killed_dispatcher_and_worker_are_taken_over_under_the_consumer_protoc
 ) -> None:
     dispatchers = [shop.dispatcher(), shop.dispatcher()]
     workers = [shop.worker(), shop.worker()]
+    eventually(lambda: len(owned(shop)) == 4 and all(owned(shop).values()), timeout=90)
     start = datetime.now(UTC) + timedelta(seconds=5)
     jobs = [
         {"handler": "count", "payload": {"n": n}, "at": start + timedelta(milliseconds=3 * n)}

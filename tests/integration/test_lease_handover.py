@@ -106,7 +106,7 @@ def test_the_run_of_a_worker_that_lost_its_partitions_is_finished_by_it_and_acke
     shop.worker()
     job, flag = started(shop, eventually, LONG_S)
     more = [shop.worker() for _ in range(11)]
-    eventually(lambda: owners(shop) >= 11, timeout=60)
+    eventually(lambda: owners(shop) >= 11, timeout=120)
     finish(shop)
     eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=60)
     assert [attempt["outcome"] for attempt in attempts(shop, job)] == ["succeeded"]
@@ -144,8 +144,9 @@ def test_the_run_of_a_frozen_worker_is_attempt_two_elsewhere_and_what_it_says_wh
     holder = shop.worker()
     job, flag = started(shop, eventually, 4)
     shop.worker()
-    frozen_at = time.monotonic()
     holder.send_signal(signal.SIGSTOP)
+    eventually(lambda: shop.log().count('"action": "started"') == 3, timeout=60)  # the other is there
+    frozen_at = time.monotonic()
     eventually(lambda: len(flag.read_text().splitlines()) == 2, timeout=60)
     assert time.monotonic() - frozen_at <= 2 * SESSION_S + 20  # then heartbeat time-out, on a busy machine
     eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=60)

@@ -136,8 +136,9 @@ def test_dispatchers_killed_and_stopped_fire_exactly_what_the_preview_tells(
 ) -> None:
     """Every second, 100 schedules, two dispatchers: one is killed, the other told to end. No gap and no double."""
     first, second = shop.dispatcher(), shop.dispatcher()
+    eventually(lambda: '"running"' in shop.log(), timeout=60)
     now = put_all(shop, [Put(shop.settings.names.events, 0, b"x", codec.EVENT.encode(_nothing()))])
-    end_at = now + 25_000
+    end_at = now + 40_000
     specs = [
         spec_of(f"n{n}", every_ms=1_000, phase_ms=n * 10, misfire="all(1000)", end_at=end_at)
         for n in range(100)

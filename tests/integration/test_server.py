@@ -139,27 +139,34 @@ def test_what_is_posted_to_one_server_is_read_from_another(shop: Fleet, api: htt
             assert other.get(f"/api/v1/jobs/{made.json()['id']}", headers=place).status_code == 200
 
 
-def test_a_stream_is_stored_and_counted(api: httpx.Client) -> None:
+def test_a_stream_is_stored_and_counted(api: httpx.Client, eventually: Eventually) -> None:
     lines = b'{"handler":"ok","in":"2h","labels":{"of":"stream"}}\n' * 5_000 + b'{"handler":"ok"}\n'
     told = api.post("/api/v1/jobs", content=lines, headers=NDJSON).json()
     assert (told["accepted"], told["rejected"], told["errors"][0]["line"]) == (5_000, 1, 5_001)
-    assert api.get("/api/v1/jobs/count?label=of%3Dstream").json() == {"count": 5_000, "capped": False}
+    counted = {"count": 5_000, "capped": False}
+    # Once it is heard of: a read waits for some seconds, and then says that it did not.
+    eventually(lambda: api.get("/api/v1/jobs/count?label=of%3Dstream").json() == counted, timeout=60)
 
 
 def test_a_schedule_lives_through_all_its_verbs(api: httpx.Client, eventually: Eventually) -> None:
     spec = {"id": "daily", "handler": "ok", "cron": "0 10 * * *", "tz": "Europe/Berlin"}
-    assert api.post("/api/v1/schedules", json=spec).status_code == 201
-    read = api.get("/api/v1/schedules/daily")
-    tag = {"if-match": read.headers["etag"]}
+    made = api.post("/api/v1/schedules", json=spec)
+    assert made.status_code == 201
+    tag = {"if-match": made.headers["etag"]}
+    assert api.get("/api/v1/schedules/daily").headers["etag"] == tag["if-match"]
     patched = api.patch("/api/v1/schedules/daily", json={"cron": "0 11 * * *"}, headers=tag)
     assert patched.json()["outcome"] == "updated"
+    again = {"if-match": patched.headers["etag"]}
+    assert api.patch("/api/v1/schedules/daily", json={"cron": "0 11 * * *"}, headers=again).status_code == 200
     assert api.patch("/api/v1/schedules/daily", json={"cron": "0 12 * * *"}, headers=tag).status_code == 412
     key = {"idempotency-key": "now"}
     fired = [api.post("/api/v1/schedules/daily/trigger", headers=key).json() for _ in range(2)]
     assert fired[0]["occurrence_id"] == fired[1]["occurrence_id"]
     eventually(lambda: status(api, fired[0]["occurrence_id"]) == "succeeded", timeout=60)
-    assert api.post("/api/v1/schedules/daily/pause", json={"note": "why"}).json()["outcome"] == "paused"
-    assert api.get("/api/v1/schedules/daily").json()["paused"] == "why"
+    paused = api.post("/api/v1/schedules/daily/pause", json={"note": "why"})
+    assert paused.json()["outcome"] == "paused"
+    read = api.get("/api/v1/schedules/daily")
+    assert (read.json()["paused"], read.headers["etag"]) == ("why", paused.headers["etag"])
     assert api.delete("/api/v1/schedules/daily").json()["outcome"] == "deleted"
     assert api.get("/api/v1/schedules/daily").status_code == 404
 
@@ -288,7 +295,7 @@ def test_a_store_that_stops_is_told_and_found_again(
         fleet(store.bootstrap, prefix, tmp_path, SHOP) as shop,
     ):
         shop.dispatcher()
-        with server(shop, "one", DUELINE_STORE_TIMEOUT_MS="2000") as (client, process):
+        with server(shop, "one", DUELINE_STORE_TIMEOUT_MS="5000") as (client, process):
             eventually(lambda: client.get("/readyz").status_code == 200, timeout=60)
             job = {"handler": "ok", "in": "1h"}
             made: list[httpx.Response] = []
@@ -304,7 +311,7 @@ def test_a_store_that_stops_is_told_and_found_again(
             assert first.headers["retry-after"]
             began = time.monotonic()
             assert {client.post("/api/v1/jobs", json=job).status_code for _ in range(20)} == {503}
-            assert time.monotonic() - began < 20, "half of what it takes if each waits for the store"
+            assert time.monotonic() - began < 50, "half of what it takes if each waits for the store"
             assert status(client, id_) == "pending"
             eventually(lambda: client.get("/readyz").status_code == 503, timeout=60)
             assert client.get("/healthz").status_code == 200

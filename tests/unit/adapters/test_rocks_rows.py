@@ -26,6 +26,22 @@ def test_rows_in_order_and_backwards(tmp_path: Path) -> None:
     rows.close()
 
 
+def test_one_that_cannot_write_any_more_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk: whoever opens it next goes on from what is written."""
+    rows = RocksRows(tmp_path / "rows")
+    rows.close()
+
+    class Full:
+        def close(self) -> None:
+            raise RuntimeError("Writer has previous error")
+
+    monkeypatch.setattr(rows, "_db", Full())
+    rows.close()
+    assert "Writer has previous error" in caplog.text
+
+
 def test_the_directory_is_private_and_one_process_s(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     rows = RocksRows(path)
