@@ -147,7 +147,8 @@ class Ledger:
 
     def _send(self) -> None:
         """Send what is waiting, as much as one transaction takes."""
-        batch = [o for o in self._outcomes if not o.flight.lane.unsure][: self._limit]
+        sure = [o for o in self._outcomes if not o.flight.lane.unsure]
+        batch, later = sure[: self._limit], sure[self._limit :]
         if not batch:
             return
         ending: dict[Lane, list[int]] = {}
@@ -159,8 +160,7 @@ class Ledger:
             self._refused(batch, retry)
             return
         now = self._clock.monotonic()
-        chosen = set(map(id, batch))
-        self._keep(lambda outcome: id(outcome) not in chosen)
+        self._outcomes = [o for o in self._outcomes if o.flight.lane.unsure] + later
         self._since = now
         self._sending = _Sending(batch, ending, self._aside(commit), now)
 

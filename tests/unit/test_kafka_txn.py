@@ -76,7 +76,9 @@ class Producer:
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self._cluster.call(name.removesuffix("_transaction"))
 
-    def produce(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Any) -> None:
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Any = None
+    ) -> None:
         self._cluster.call("produce")
 
     def flush(self, timeout: float) -> int:
