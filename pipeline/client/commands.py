@@ -110,7 +110,7 @@ def check_id(job_id: str) -> None:
 def answer_of(connection: Connection, sent: Sent) -> Event | None:
     """The owner's answer; None if none came in time. Raises StoreUnreachable if the command is not durable,
     InvalidInput if the owner refused it, NotAllowed if it is about another's queue, Refused if it is about the next
-    instant of a schedule, which has no change of its own."""
+    instant of a schedule, which has no change of its own, or if the owner is of an older version."""
     try:
         connection.wait(sent.delivery)
         return _accepted(None if sent.answer is None else sent.answer.result(_left(sent)))
@@ -138,6 +138,12 @@ def _left(sent: Sent) -> float:
     return max(sent.deadline - time.monotonic(), 0.0)
 
 
+OLDER = (
+    "nothing was done: the dispatcher that owns this is older and does not know the command yet. Upgrade the"
+    " dispatchers and ask again, with another Idempotency-Key: this one has its answer for half an hour"
+)
+
+
 def _accepted(event: Event | None) -> Event | None:
     if event is not None and event.outcome == NOT_ALLOWED:
         raise NotAllowed(event.reason or "not allowed")
@@ -145,6 +151,8 @@ def _accepted(event: Event | None) -> Event | None:
         raise Refused(event.reason or "only its schedule can be changed")
     if event is not None and event.outcome == "refused":
         field, _, problem = (event.reason or "command: no reason given").partition(": ")
+        if field == "verb":  # we have chosen it, not who asks
+            raise Refused(OLDER)
         raise InvalidInput(field, problem or "refused by the owner")
     return event
 

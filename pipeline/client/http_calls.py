@@ -142,14 +142,18 @@ class Calls:
             raise Unanswered(f"no server answers at {self.url}: {_line(error)}", done=False) from error
         except httpx.TimeoutException as error:
             problem = f"the server at {self.url} did not answer within {patience_s:g} s"
-            raise Unanswered(f"{problem}; what was asked for may be done all the same", done=True) from error
+            raise Unanswered(problem + _may_be_done(request), done=True) from error
         except httpx.RequestError as error:
             problem = f"the server at {self.url} broke off: {_line(error) or type(error).__name__}"
-            raise Unanswered(f"{problem}; what was asked for may be done all the same", done=True) from error
+            raise Unanswered(problem + _may_be_done(request), done=True) from error
         self._written.note(response.headers.get(POSITION))
         if response.is_success:
             return _view(data, self.url, response)
         raise error_of(self.url, response, data)
+
+
+def _may_be_done(request: httpx.Request) -> str:
+    return "" if request.method == "GET" else "; what was asked for may be done all the same"
 
 
 def _limit(request: httpx.Request, deadline: float) -> None:

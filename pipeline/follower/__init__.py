@@ -9,8 +9,7 @@ from pipeline.follower.job import View
 from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_due, fold_live
 from pipeline.follower.model import FRESH_MS, Follower
 from pipeline.follower.schedules import is_overdue
-from pipeline.follower.trail import headers_of
-from pipeline.follower.values import shown_instant
+from pipeline.follower.values import headers_of, shown_instant
 from pipeline.follower.watch import Watch
 
 __all__ = [

@@ -15,6 +15,7 @@ from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.schedule import Schedule
 from pipeline.follower.dead import Letter, WantedLetters, read_letters, read_runs
+from pipeline.follower.folds import fold_trail
 from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
 from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
 from pipeline.follower.places import DECIDED_MS, gone, is_place, known_to_be
@@ -26,7 +27,7 @@ from pipeline.follower.schedules import (
     schedule_view,
     states_of,
 )
-from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Trail, fold_trail
+from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Trail
 from pipeline.follower.values import shown_instant
 from pipeline.follower.watch import Watch
 from pipeline.follower.why import Reason, Surroundings, reason_of

@@ -20,7 +20,8 @@ from pipeline.core.schedule import (
     timing_spec,
 )
 from pipeline.core.times import aware
-from pipeline.follower.trail import SKIPPED, Trail, note_skipped
+from pipeline.follower.occurrence import SKIPPED, note_skipped
+from pipeline.follower.trail import Trail
 from pipeline.follower.values import readable_event, readable_schedule, shown_instant
 from pipeline.ports import Record
 
@@ -33,6 +34,8 @@ SHOWN = 10
 """Instants that are shown of what is to come."""
 OVERDUE_MS = 10_000
 """So long after it was due at the latest, an occurrence of a schedule that is not paused has fired or was skipped."""
+STANDINGS = ("active", "paused", "ended", "overdue", "failing")
+"""By which schedules are looked for; `failing`: its last occurrence that ended has ended dead."""
 _DIGITS = 16
 _KINDS = {"g": "grid", "t": "trigger", "b": "backfill"}
 # Words of core.series, which whoever makes a client need not load: it comes with the grammar of cron.
@@ -102,6 +105,25 @@ def detail_number(text: str | None) -> int:
 def is_overdue(state: Schedule, now: int) -> bool:
     """Whether its owner should long have decided what is due."""
     return state_of(state) == "active" and state.next_due is not None and state.next_due < now - OVERDUE_MS
+
+
+def expected(state: Schedule, now: int) -> list[int]:
+    """Up to ten nominal instants to come; while it is paused those that it would have if it were resumed now."""
+    if state_of(state) != "paused":
+        return [nominal for nominal, _ in upcoming(state)]
+    timing = _timing(state.spec)
+    return [] if timing is None or state.spec.after_ms is not None else timing.upcoming(now, SHOWN)
+
+
+def stands_as(state: Schedule, word: str, now: int) -> bool:
+    """`word`: one of STANDINGS."""
+    match word:
+        case "overdue":
+            return is_overdue(state, now)
+        case "failing":
+            return state.failures_in_row > 0
+        case _:
+            return state_of(state) == word
 
 
 # -- views --------------------------------------------------------------------------------------------------

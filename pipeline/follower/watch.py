@@ -9,9 +9,10 @@ from pipeline.core.job import Ack, Run
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.sight import Sight
+from pipeline.follower.folds import fold_of
 from pipeline.follower.job import Story, fold_acks, fold_runs, result_of, status_of
 from pipeline.follower.places import DECIDED_MS, gone, is_place
-from pipeline.follower.trail import Place, fold_of
+from pipeline.follower.trail import Place
 from pipeline.ports import Reader, Record
 
 

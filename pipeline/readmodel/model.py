@@ -16,7 +16,14 @@ from pipeline.core.queues import QueueState
 from pipeline.core.schedule import Schedule, state_of
 from pipeline.follower import Follower
 from pipeline.follower.fleet import queue_view
-from pipeline.follower.schedules import REMOVED, listed_view, schedule_view, upcoming
+from pipeline.follower.schedules import (
+    REMOVED,
+    STANDINGS,
+    expected,
+    listed_view,
+    schedule_view,
+    stands_as,
+)
 from pipeline.follower.values import readable_key_state, readable_run, readable_schedule, shown_instant
 from pipeline.ports import Reader
 from pipeline.readmodel import audit
@@ -219,22 +226,27 @@ class ReadModel:
         self,
         *,
         text: str | None = None,
+        standing: str | None = None,
         queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         _check_limit(limit)
-        cursors = self._cursor("cursor", ["schedules", text, queues_asked(queues)])
+        if standing not in (None, *STANDINGS):
+            raise InvalidInput("state", f"{standing!r:.40} is none of {', '.join(STANDINGS)}")
+        cursors = self._cursor("cursor", ["schedules", text, standing, queues_asked(queues)])
         start = cursors.read(cursor, SCHEDULE)
         low = SCHEDULE if start is None else start + b"\0"
         rows = ((key, readable_schedule(value)) for key, value in self._rows.scan(low, after(SCHEDULE)))
-        found, place, scanned = page_of(rows, limit, lambda state: _is_shown(state, text, queues))
         now = self._following.now()
+        found, place, scanned = page_of(
+            rows, limit, lambda state: _is_shown(state, text, standing, queues, now)
+        )
         views = [self._listed_schedule(state, now) for state in found]
         return Page(rows=views, cursor=None if place is None else cursors.written(place), scanned=scanned)
 
     def _listed_schedule(self, state: Schedule, now: int) -> View:
-        following = [shown_instant(nominal) for nominal, _ in upcoming(state)[:UPCOMING]]
+        following = [shown_instant(nominal) for nominal in expected(state, now)[:UPCOMING]]
         return {**listed_view(state, now), "upcoming": following, "recent": self._recent(state.spec.id)}
 
     def schedule(self, schedule_id: str) -> View:
@@ -284,12 +296,13 @@ class ReadModel:
         return Page(rows=found, cursor=None if place is None else cursors.written(place), scanned=scanned)
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
-        hourly = width_ms % HOUR_MS == 0 and since % HOUR_MS == 0
-        step, kind = (HOUR_MS, HOUR) if hourly else (MINUTE_MS, MINUTE)
         if width_ms < MINUTE_MS or width_ms % MINUTE_MS:
             raise InvalidInput("width", "must be whole minutes")
         if not 0 <= since < until or (until - since) // width_ms > MOST_BUCKETS:
             raise InvalidInput("since", f"must be before until, by {MOST_BUCKETS} buckets at most")
+        since -= since % MINUTE_MS  # they are counted by minute
+        hourly = width_ms % HOUR_MS == 0 and since % HOUR_MS == 0
+        step, kind = (HOUR_MS, HOUR) if hourly else (MINUTE_MS, MINUTE)
         low, high = (
             kind + (at // step).to_bytes(4, "big")
             for at in (since, min(until + step - 1, (1 << 32) * step - 1))
@@ -390,10 +403,20 @@ def _has_run(tale: Tale) -> bool:
     return tale.known and not to_come and (bool(tale.sent) or tale.trail.end != "cancelled")
 
 
-def _is_shown(state: Schedule | None, text: str | None, queues: frozenset[str] | None) -> bool:
+def _is_shown(
+    state: Schedule | None,
+    text: str | None,
+    standing: str | None,
+    queues: frozenset[str] | None,
+    now: int,
+) -> bool:
     if state is None or state.ended == REMOVED or (queues is not None and state.spec.queue not in queues):
         return False
-    return text is None or text in state.spec.id or text in state.spec.handler
+    if standing is not None and not stands_as(state, standing, now):
+        return False
+    return text is None or any(
+        text in each for each in (state.spec.id, state.spec.handler, state.paused or "")
+    )
 
 
 def _bucket_view(begin: int, width_ms: int, figures: list[int]) -> View:

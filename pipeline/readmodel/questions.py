@@ -146,11 +146,14 @@ class Questions(Protocol):
         self,
         *,
         text: str | None = None,
+        standing: str | None = None,
         queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """By id; rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants), `recent` (the
+        """By id; those that `standing` is true of (active, paused, ended, overdue, failing: its last one that ended
+        is dead). Rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants; of one that is paused
+        those that it would have if it were resumed now), `recent` (the
         last 20 runs, the latest first:
         [{"occurrence", "nominal_at", "due_at", "outcome", "lateness_ms", "took_ms"}]), `last_outcome`, `overdue`."""
         ...
@@ -176,7 +179,8 @@ class Questions(Protocol):
         ...
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
-        """Counts by due time: [{"from", "to", "counts": {status: n}, "late": n}], empty ones left out."""
+        """Counts by due time, from the minute of `since` on: [{"from", "to", "counts": {status: n}, "late": n}], empty
+        ones left out."""
         ...
 
     def overview(self, queues: frozenset[str] | None = None) -> View:

@@ -12,8 +12,10 @@ from pipeline.core.job import Event
 from pipeline.core.layout import Layout
 from pipeline.core.names import legal
 from pipeline.core.schedule import Schedule
+from pipeline.follower.folds import fold_of
+from pipeline.follower.occurrence import ScheduledFold, note_skipped
 from pipeline.follower.schedules import detail_number, may_be_skipped
-from pipeline.follower.trail import ScheduledFold, Trail, fold_of, note_skipped
+from pipeline.follower.trail import Trail
 from pipeline.follower.values import readable_schedule
 from pipeline.ports import Record
 from pipeline.readmodel.rows import GONE, SCHEDULE, SKIPS, WAITING

@@ -20,8 +20,10 @@ from pipeline.core.ids import KeyedId, ScheduleOccurrence, parse_id
 from pipeline.core.job import Ack, AckState, Event, Failure, JobStatus, Run
 from pipeline.core.layout import Layout
 from pipeline.core.schedule import Schedule
+from pipeline.follower.folds import fold_of
 from pipeline.follower.job import Emitted, Story, status_of
-from pipeline.follower.trail import Fold, KeyedFold, Place, ScheduledFold, Trail, fold_of
+from pipeline.follower.occurrence import ScheduledFold
+from pipeline.follower.trail import Fold, KeyedFold, Place, Trail
 from pipeline.ports import Record
 
 MOST_ATTEMPTS, WHOLE_ATTEMPTS = 50, 5

@@ -11,9 +11,10 @@ from pipeline.server.acting import Done, View
 from pipeline.server.failure_actions import FailureActions
 from pipeline.server.job_actions import JobActions
 from pipeline.server.schedule_actions import ScheduleActions
+from pipeline.server.token_actions import TokenActions
 
 __all__ = ["Actions", "Done", "View"]
 
 
-class Actions(JobActions, ScheduleActions, FailureActions):
+class Actions(JobActions, ScheduleActions, FailureActions, TokenActions):
     """All of them, by noun in one file each."""

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from pipeline.core.errors import DuelineError, InvalidInput
@@ -40,7 +40,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return _decode(text)
     except json.JSONDecodeError as error:
-        raise Malformed(f"the body is no JSON: {error.msg} at character {error.pos}") from None
+        raise Malformed(f"the body is not valid JSON: {error.msg} at character {error.pos}") from None
     except ValueError:
         raise Malformed(
             f"the body holds a number of more than {sys.get_int_max_str_digits()} digits"
@@ -71,10 +71,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise Malformed(f"the body is no JSON: {word} is no number")
+    raise Malformed(f"the body is not valid JSON: {word} is no number")
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number).decode
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+_scan: Callable[[str, int], tuple[Any, int]] = vars(_decoder)["scan_once"]
+_SPACE = " \t\r\n"
+
+
+def _decode(text: str) -> Any:
+    """What the library's `decode` says, which looks for spaces at both ends of it first: a third of its cost."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:  # a space begins it, or what is no JSON
+        return _decoder.decode(text)
+    return value if end == len(text) or not text[end:].strip(_SPACE) else _decoder.decode(text)
 
 
 def object_of(value: Any, known: Iterable[str]) -> dict[str, Any]:

@@ -169,12 +169,19 @@ class Intake:
                         chunk = Chunk(clock())
                         if effort.much():
                             busy()
-            self._send(chunk)
-            while self._window:
-                self._confirm()
+            self._settle(chunk)
+        except CancelledError:
+            self._settle(chunk)  # it is on its way: who left is told nothing, but the audit is
+            raise
         except StoreUnreachable as error:
             raise StoreUnreachable(f"{error}; {self.accepted} jobs were confirmed before") from error
         return ended
+
+    def _settle(self, chunk: Chunk) -> None:
+        """Wait until all is confirmed."""
+        self._send(chunk)
+        while self._window:
+            self._confirm()
 
     def view(self) -> View:
         """What became of the lines, once they have ended."""

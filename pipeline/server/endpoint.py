@@ -63,7 +63,7 @@ class Services:
     )
     looks: Slots = field(
         default_factory=lambda: Slots(
-            "counts, buckets and `why` under way", each=LOOKS_EACH, together=LOOKS, retry_s=1
+            "counts, buckets, previews and `why` under way", each=LOOKS_EACH, together=LOOKS, retry_s=1
         )
     )
     intakes: Slots = field(

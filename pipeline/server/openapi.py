@@ -37,13 +37,13 @@ TAGS: Mapping[str, str] = {
 EVERYWHERE = (401, 403, 408, 422, 429, 500, 503)
 """Problems that any endpoint with a role may answer with."""
 MEANINGS: Mapping[int, str] = {
-    400: "The body is no JSON in UTF-8.",
+    400: "The body is not valid JSON in UTF-8.",
     401: "No token, or one that is unknown, expired or revoked.",
     403: "The role, or the queues of the token, do not allow it.",
     404: "There is nothing of this id.",
     408: "The body, or what was asked for, took too long.",
     409: "What there is forbids it: too late, taken, or too many.",
-    412: "It was changed meanwhile: read it again.",
+    412: "It was changed since it was read: read it again.",
     413: "The body is too large.",
     415: "The body is of another kind.",
     422: "A field is wrong; `errors` names it.",

@@ -62,17 +62,19 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[type[DuelineError], Kind] = {
     Malformed: Kind(HTTPStatus.BAD_REQUEST, "malformed", "The body cannot be read"),
-    Unauthenticated: Kind(HTTPStatus.UNAUTHORIZED, "unauthenticated", "Who asks is not known"),
+    Unauthenticated: Kind(HTTPStatus.UNAUTHORIZED, "unauthenticated", "Authentication required"),
     Forbidden: Kind(HTTPStatus.FORBIDDEN, "forbidden", "Not allowed"),
     NotAllowed: Kind(HTTPStatus.FORBIDDEN, "forbidden", "Not allowed"),
-    NotFound: Kind(HTTPStatus.NOT_FOUND, "not-found", "There is nothing of this id"),
+    NotFound: Kind(HTTPStatus.NOT_FOUND, "not-found", "Nothing has this id"),
     TooSlow: Kind(HTTPStatus.REQUEST_TIMEOUT, "too-slow", "It took too long"),
-    Refused: Kind(HTTPStatus.CONFLICT, "refused", "What there is forbids it"),
-    Stale: Kind(HTTPStatus.PRECONDITION_FAILED, "stale", "It was changed meanwhile"),
+    Refused: Kind(HTTPStatus.CONFLICT, "refused", "Its state forbids it"),
+    Stale: Kind(HTTPStatus.PRECONDITION_FAILED, "stale", "Changed since it was read"),
     TooLarge: Kind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The body is too large"),
-    Unsupported: Kind(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported", "This kind of body is not taken"),
+    Unsupported: Kind(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported", "Content type not supported"),
     InvalidInput: Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-input", "A field is wrong"),
-    Conflict: Kind(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-conflict", "The key was used otherwise"),
+    Conflict: Kind(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-conflict", "Idempotency-Key used for another request"
+    ),
     TooMany: Kind(HTTPStatus.TOO_MANY_REQUESTS, "too-many", "Too many requests"),
     StoreUnreachable: Kind(HTTPStatus.SERVICE_UNAVAILABLE, "store-unreachable", "The store does not answer"),
     Behind: Kind(HTTPStatus.SERVICE_UNAVAILABLE, "behind", "Not all is known here yet"),

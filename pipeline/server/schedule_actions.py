@@ -148,7 +148,8 @@ class ScheduleActions(Acting):
         who.require(Role.VIEWER)
         connection = self.store.connected
         now = datetime.now(UTC) if connection is None else aware(connection.clock.now())
-        return await self.store.read(schedule_changes.preview, options, after, count, now)
+        # An expression that is seldom met, such as 29 February, computes for seconds.
+        return await self.store.look(schedule_changes.preview, options, after, count, now)
 
     async def sync_preview(
         self, who: Principal, *, name: str, text: str, format: str = "crontab", tz: str | None = None

@@ -33,6 +33,7 @@ LONG_WAIT_S, STREAM_WAIT_S = 2.0, 8.0
 """How long a thread for the last two is waited for; less than clients wait for an answer (10 s)."""
 AGAIN_S = 1.0
 """So often a store that is away is asked whether it is back."""
+AWAY = "the store does not answer at the moment: nothing was begun"
 
 
 class Confirmation:
@@ -120,8 +121,8 @@ class Store:
     async def connection(self) -> Connection:
         """Raises StoreUnreachable, at once while it is known to be away; Refused if its topics are missing."""
         if self._connection is not None:
-            if self._problem is not None:
-                raise StoreUnreachable(str(self._problem))
+            if self._problem is not None:  # its words are for who waited in vain, and may have had it done
+                raise StoreUnreachable(AWAY)
             return self._connection
         if self._finding is None or self._finding.done():
             if self._problem is not None and time.monotonic() - self._failed_at < AGAIN_S:

@@ -29,6 +29,7 @@ from browser.made import (
     now_ms,
     page_of,
     stamp,
+    stands_as,
 )
 
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
@@ -36,6 +37,8 @@ from pipeline.core.times import parse_instant
 from pipeline.readmodel.questions import AuditWanted, Count, Freshness, JobsWanted, Page, Position
 from pipeline.server.access import TokenRecord
 
+MOST = 1_000
+"""Jobs that one answer finds at most."""
 HELD_S = 60
 """No longer than that, if a test fails meanwhile."""
 
@@ -100,6 +103,8 @@ class Questions:
 
     def job(self, job_id: str) -> View:
         self.store.ask("job")
+        if job_id == "odd":
+            raise InvalidInput("id", "'odd' is no job or occurrence id")
         if job_id not in self.store.jobs:
             raise NotFound(f"no job {job_id!r}")
         return dict(self.store.jobs[job_id])
@@ -111,7 +116,7 @@ class Questions:
             "id": job_id,
             "status": view["status"],
             "waits_for": "worker",
-            "sentence": f"It fired and waits: no live worker of {view['queue']} knows {view['handler']}.",
+            "sentence": f"It was due {view['due_at']} and waits: no live worker of {view['queue']} knows it.",
         }
 
     def jobs(self, wanted: JobsWanted, *, limit: int = 50, cursor: str | None = None) -> Page:
@@ -120,7 +125,7 @@ class Questions:
         seal = f"-{crc32(repr(wanted).encode()):08x}"
         if cursor is not None and not cursor.endswith(seal):
             raise InvalidInput("cursor", "is of another list")
-        page = page_of(found, limit, cursor and cursor.removesuffix(seal))
+        page = page_of(found, min(limit, MOST), cursor and cursor.removesuffix(seal))
         return replace(page, cursor=page.cursor and page.cursor + seal)
 
     def count(self, wanted: JobsWanted, *, at_most: int = 10_000) -> Count:
@@ -136,15 +141,20 @@ class Questions:
         self,
         *,
         text: str | None = None,
+        standing: str | None = None,
         queues: frozenset[str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         self.store.ask("schedules")
+        if standing == "odd":
+            raise InvalidInput("state", "'odd' is none of active, paused")
         some = [
             view
             for _, view in sorted(self.store.schedules.items())
-            if (text is None or text in view["id"]) and (queues is None or view["queue"] in queues)
+            if (text is None or text in view["id"])
+            and (standing is None or stands_as(view, standing))
+            and (queues is None or view["queue"] in queues)
         ]
         return page_of(some, limit, cursor)
 
@@ -360,3 +370,6 @@ class Book:
 
     def remove(self, token_id: str) -> None:
         self.records.pop(token_id, None)
+
+    def all(self) -> list[TokenRecord]:
+        return [record for record in self.records.values() if record.parent is None]

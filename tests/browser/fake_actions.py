@@ -8,24 +8,27 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from browser.fake import Store
+from browser.fake import Book, Store
 from browser.made import HOUR, View, letters, matches, ms_of, schedule, stamp
 
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
-from pipeline.core.times import aware, parse_instant
+from pipeline.core.times import aware, parse_duration, parse_instant
 from pipeline.core.timing import preview
 from pipeline.core.zones import zone_of
 from pipeline.readmodel.questions import JobsWanted, Position
-from pipeline.server.access import Principal, Role
+from pipeline.server.access import Principal, Role, TokenRecord, new_secret
 from pipeline.server.actions import Done
 from pipeline.server.schedule_changes import Stale
+from pipeline.server.tokens import checked_name, token_view
 
 
 class Actions:
     """Changes a Store as owners would; each is noted in `store.done`."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    default_queue = "default"
+
+    def __init__(self, store: Store, book: Book) -> None:
+        self.store, self.book = store, book
 
     def _do(self, who: Principal, name: str, role: Role = Role.OPERATOR, **given: Any) -> None:
         who.require(role)
@@ -90,6 +93,52 @@ class Actions:
                 "errors": [],
             }
         )
+
+    async def create_job(self, who: Principal, request: Mapping[str, Any], *, wait: str = "5s") -> Done:
+        who.require_queue(request.get("queue") or self.default_queue)
+        if request.get("queue") == "nowhere":
+            raise InvalidInput("queue", "there is no queue 'nowhere'")
+        self._do(who, "create_job", request=dict(request))
+        view = {**next(iter(self.store.jobs.values())), "id": "jnew", "status": "pending"}
+        self.store.jobs["jnew"] = view
+        return Done({"id": "jnew", "status": "pending", "due_at": view["due_at"]})
+
+    def listed_tokens(self, who: Principal) -> list[View]:
+        _may_see_tokens(who)
+        return [token_view(record) for record in self.book.all()]
+
+    async def create_token(
+        self,
+        who: Principal,
+        *,
+        name: str,
+        role: str,
+        queues: Sequence[str] = (),
+        expires_in: str | None = None,
+    ) -> Done:
+        _may_see_tokens(who)
+        id_, secret, digest = new_secret("dl")
+        now = self.store.now
+        record = TokenRecord(
+            id=id_,
+            name=checked_name(name),
+            role=Role.of(role),
+            digest=digest,
+            created_at=now,
+            created_by=who.name,
+            queues=frozenset(queues) or None,
+            expires_at=None if expires_in is None else now + parse_duration("expires_in", expires_in),
+        )
+        asked = {"called": name, "with_role": role, "queues": queues, "expires_in": expires_in}
+        self._do(who, "create_token", Role.ADMIN, **asked)
+        self.book.put(record)
+        return Done({**token_view(record), "token": str(secret)})
+
+    async def revoke_token(self, who: Principal, token_id: str) -> Done:
+        _may_see_tokens(who)
+        self._do(who, "revoke_token", Role.ADMIN, token_id=token_id)
+        self.book.remove(token_id)
+        return Done({"id": token_id, "outcome": "revoked"})
 
     async def create_schedule(
         self, who: Principal, schedule_id: str, options: Mapping[str, Any], *, wait: str = "5s"
@@ -210,7 +259,7 @@ class Actions:
             ]
         )
         if not dry_run:
-            self._do(who, "requeue_letters", ids=ids, handler=handler, everything=everything)
+            self._do(who, "requeue_letters", ids=ids, handler=handler, everything=everything, payload=payload)
         names = (
             "brought_forward",
             "superseded",
@@ -288,6 +337,11 @@ class Actions:
         own = {"id": "p1", "by": who.name, "at": stamp(self.store.now), "before": None}
         self.store.purges[queue] = {**own, "waiting": waiting, "left": None}
         return Done({**view, "outcome": "purging" if waiting else "nothing"})
+
+
+def _may_see_tokens(who: Principal) -> None:
+    who.require(Role.ADMIN)
+    who.require_all_queues()
 
 
 def _preview(options: Mapping[str, Any], after: str | None, count: int) -> View:

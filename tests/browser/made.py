@@ -190,7 +190,7 @@ def made_schedules(store: Store) -> list[View]:
         [],
         None,
         None,
-        [],
+        made[1]["upcoming"],
     )
     made[4]["overdue"] = True
     made[7]["backfills"] = [
@@ -281,6 +281,16 @@ def schedule(store: Store, ident: str, spec: Mapping[str, Any], n: int = 0) -> V
         "spec": {"id": ident, "queue": "default", **{k: v for k, v in spec.items() if v}},
         "etag": f"e{n}",
     }
+
+
+def stands_as(view: View, standing: str) -> bool:
+    match standing:
+        case "overdue":
+            return bool(view["overdue"])
+        case "failing":
+            return bool(view["failures_in_row"])
+        case _:
+            return bool(view["state"] == standing)
 
 
 def ms_of(at: datetime) -> int:
@@ -436,7 +446,7 @@ def made_audits(store: Store) -> list[View]:
     return [
         {
             "at": stamp(store.now - n * HOUR),
-            "by": "ops" if n % 2 else store.texts[n % len(store.texts)],
+            "by": "ops" if n % 2 else store.texts[n] if store.texts is HOSTILE else "ana",
             "role": "operator",
             "verb": verb,
             "outcome": "done",

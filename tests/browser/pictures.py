@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from browser.fake import Store
-from browser.made import stamp
+from browser.made import schedule, stamp
 from browser.serve import Served
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -71,6 +71,20 @@ def _wanted(store: Store) -> list[tuple[str, str, Callable[[Page], None]]]:
         page.get_by_role("button", name="Dry run").click()
         page.get_by_text("would run again").wait_for()
 
+    def conflict(page: Page) -> None:
+        page.get_by_label("Cron expression").fill("30 3 * * *")
+        spec = {
+            **store.schedules["daily-report"]["spec"],
+            "cron": "0 4 * * *",
+            "note": "after the bank's batch",
+        }
+        store.schedules["daily-report"] = schedule(store, "daily-report", spec, 1)
+        page.get_by_role("button", name="Save changes").click()
+        page.get_by_text("Stored now").first.wait_for()
+        page.get_by_text("It was not saved.").scroll_into_view_if_needed()
+        page.wait_for_timeout(400)
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+
     def completed(page: Page) -> None:
         search = page.get_by_role("combobox")
         search.focus()
@@ -87,13 +101,15 @@ def _wanted(store: Store) -> list[tuple[str, str, Callable[[Page], None]]]:
         ("crontab", "crontab", nothing),
         ("schedule", "schedule?id=daily-report", nothing),
         ("schedule-edit", "schedule/edit?id=daily-report", nothing),
+        ("schedule-conflict", "schedule/edit?id=daily-report", conflict),
         ("buckets", "buckets", nothing),
-        ("jobs", "jobs?q=key%3Ainvoice_*+order%3A-due", nothing),
+        ("jobs", "jobs?q=key%3Ainvoice_*+due%3C%3Dnow", nothing),
         ("jobs-completion", "jobs", completed),
         ("job", f"job?id={dead}", nothing),
         ("dead", "dead", nothing),
         ("fleet", "fleet", nothing),
         ("queues", "queues", nothing),
+        ("activity", "activity", nothing),
         ("replay-dry-run", "replays", dry_run),
         ("now-dark", "", dark),
     ]

@@ -71,6 +71,8 @@ def places(store: Store) -> list[Place]:
             title=pending["id"],
             shows="no live worker",
         ),
+        Place(name="job-new", address="job/new", title="New job", shows="passed to the handler", live=False),
+        Place(name="tokens", address="tokens", title="Tokens", shows="ana-viewer"),
         Place(name="dead-letters", address="dead", title="Dead letters", shows="max attempts"),
         Place(name="fleet", address="fleet", title="Fleet", shows="Runs in flight"),
         Place(name="queues", address="queues", title="Queues", shows="webhooks"),

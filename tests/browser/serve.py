@@ -26,9 +26,8 @@ class Served:
         self.tokens = {role: self.token(role) for role in Role} if tokens else {}
         app = FastAPI()
         self.access = access = Access(self.book, loopback=True, now=now_ms)
-        mount_console(
-            app, questions=Questions(store), actions=Actions(store), access=access, name="dueline-staging"
-        )  # type: ignore[arg-type]
+        questions, actions = Questions(store), Actions(store, self.book)
+        mount_console(app, questions=questions, actions=actions, access=access, name="dueline-staging")  # type: ignore[arg-type]
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="websockets-sansio"))

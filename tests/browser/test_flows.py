@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser.conftest import NARROW, Open
-from browser.made import letters, ms_of, now_ms, stamp
+from browser.made import HOUR, letters, ms_of, now_ms, stamp
 from browser.serve import Served
 from playwright.sync_api import Locator, Page, expect
 
@@ -99,6 +100,11 @@ def test_a_form_names_the_field_that_is_wrong(served: Served, open_page: Open) -
     expect(page.locator(".field .error")).to_have_count(5)
     expect(page.get_by_text("Check Id, Cron expression, Handler, Payload, Maximum attempts")).to_be_visible()
     assert served.store.done == []
+    for label, text in (("Id", "x"), ("Cron expression", "@daily"), ("Handler", "h"), ("Payload", "{}")):
+        page.get_by_label(label, exact=True).fill(text)
+    expect(page.get_by_text("It was not saved.")).to_be_visible()
+    page.get_by_label("Maximum attempts").fill("3")
+    expect(page.get_by_text("It was not saved.")).to_have_count(0)  # with the last of what was wrong
 
 
 HASTE = """() => {
@@ -193,7 +199,9 @@ def test_run_a_schedule_now(served: Served, open_page: Open) -> None:
     press(page, "Run now")
     expect(dialog(page).get_by_role("button", name="Run now")).to_be_focused()
     page.keyboard.press("Enter")
-    said(page, "Fired")
+    said(page, "One extra occurrence has fired.")
+    link = page.locator(".q-notification").get_by_role("link", name="Open the job")
+    expect(link).to_have_attribute("href", "/console/job?id=s%3Adaily-report%3A1%3At%3Ax%3A1")
     assert served.store.done == [("trigger_schedule", {"schedule_id": "daily-report"})]
 
 
@@ -236,6 +244,7 @@ def test_delete_a_schedule(served: Served, open_page: Open) -> None:
     ).to_be_focused()  # not what cannot be taken back
     press(dialog(page), "Delete")
     page.wait_for_url("**/console/crontab")
+    said(page, "daily-report was deleted")
     assert served.store.done == [("delete_schedule", {"schedule_id": "daily-report"})]
     expect(page.get_by_role("link", name="poll.inbox")).to_be_visible()
     expect(page.get_by_role("link", name="daily-report")).to_have_count(0)
@@ -292,6 +301,16 @@ def test_put_a_job_off_and_give_it_another_payload(served: Served, open_page: Op
         ("reschedule", {"job_id": view["id"], "at": None, "in_": "10m"}),
         ("update_payload", {"job_id": view["id"], "payload": {"n": 98765432109876543210}}),
     ]
+
+
+def test_run_a_pending_job_now(served: Served, open_page: Open) -> None:
+    view = job_in(served, "pending")
+    page = open_page(job_page(view))
+    press(page, "Run now")
+    expect(dialog(page).get_by_role("button", name="Run now")).to_be_focused()
+    page.keyboard.press("Enter")
+    said(page, "It is due now")
+    assert served.store.done == [("reschedule", {"job_id": view["id"], "at": None, "in_": "0s"})]
 
 
 def test_cancel_those_that_were_chosen(served: Served, open_page: Open) -> None:
@@ -437,9 +456,40 @@ def test_look_at_a_dead_letter_and_run_it_again(served: Served, open_page: Open)
     press(page, f"Requeue {letter['id']}")
     press(dialog(page), "Requeue")
     said(page, "1 requeued")
-    assert served.store.done == [
-        ("requeue_letters", {"ids": [letter["id"]], "handler": None, "everything": False})
-    ]
+    ((name, given),) = served.store.done
+    assert (name, given["ids"], given["payload"]) == ("requeue_letters", [letter["id"]], None)
+
+
+def test_give_a_dead_letter_another_payload(served: Served, open_page: Open) -> None:
+    letter = letters(served.store)[0]
+    page = open_page("dead")
+    press(page, f"Details of {letter['id']}")
+    press(dialog(page), "Edit and requeue")
+    expect(dialog(page).get_by_label("Payload")).to_have_value(re.compile('"amount": 1234567890'))
+    dialog(page).get_by_label("Payload").fill("[1]")
+    press(dialog(page), "Requeue")
+    expect(dialog(page).locator(".error")).to_contain_text("must be an object")
+    dialog(page).get_by_label("Payload").fill('{"to": "right@example.org"}')
+    press(dialog(page), "Requeue")
+    said(page, "1 requeued")
+    ((name, given),) = served.store.done
+    assert (name, given["ids"], given["payload"]) == (
+        "requeue_letters",
+        [letter["id"]],
+        {"to": "right@example.org"},
+    )
+
+
+def test_a_dead_job_gets_another_payload_though_its_own_is_gone(served: Served, open_page: Open) -> None:
+    view = job_in(served, "dead")
+    view["payload"] = None
+    page = open_page(job_page(view))
+    press(page, "Edit and requeue")
+    expect(dialog(page)).to_contain_text("Its payload is no longer kept")
+    dialog(page).get_by_label("Payload").fill('{"n": 1}')
+    press(dialog(page), "Requeue")
+    said(page, "1 requeued")
+    assert served.store.done[0][1]["payload"] == {"n": 1}
 
 
 def test_run_all_letters_again(served: Served, open_page: Open) -> None:
@@ -449,7 +499,29 @@ def test_run_all_letters_again(served: Served, open_page: Open) -> None:
     dialog(page).get_by_label(f"Type {number} to confirm").fill(str(number))
     press(dialog(page), "Requeue")
     said(page, f"{number} requeued")
-    assert served.store.done == [("requeue_letters", {"ids": None, "handler": None, "everything": True})]
+    ((name, given),) = served.store.done
+    assert (name, given["ids"], given["everything"]) == ("requeue_letters", None, True)
+
+
+def test_a_bucket_that_has_not_ended_is_replayed_up_to_now(served: Served, open_page: Open) -> None:
+    store = served.store
+    store.jobs["late"] = {**job_in(served, "dead"), "id": "late", "due_at": stamp(now_ms())}
+    page = open_page("buckets?scale=days")
+    page.get_by_role("button", name="Replay the bucket").first.click()
+    expect(dialog(page).get_by_label("To (exclusive)")).to_have_value(re.compile("^2"))
+    press(dialog(page), "Go back")
+    bucket = stamp(now_ms() // HOUR * HOUR)
+    page.get_by_role("button", name=f"Replay the bucket {bucket}").click()
+    expect(dialog(page).get_by_label("From (inclusive)")).to_have_value(bucket)
+    expect(dialog(page).get_by_label("To (exclusive)")).to_have_value("")
+
+
+def test_what_stands_still_is_told_on_top(served: Served, open_page: Open) -> None:
+    page = open_page("")
+    told = page.locator(".banner").filter(has_text="Queue webhooks is paused.")
+    expect(told).to_contain_text("240 runs waiting.")
+    told.get_by_role("link", name="Look at the queue").click()
+    page.wait_for_url("**/console/queues")
 
 
 def test_replay_a_bucket_after_a_dry_run(served: Served, open_page: Open) -> None:

@@ -33,6 +33,25 @@ def test_a_broken_store_is_told_and_recovered_from(hurried: None, served: Served
     expect(page.locator(".page-body.dimmed")).to_have_count(0)
 
 
+def test_a_search_that_takes_several_refreshes_keeps_what_it_found(
+    hurried: None, served: Served, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.server.console.parts.pager.FILL_S", -1.0)  # one answer a refresh
+    monkeypatch.setattr("browser.fake.MOST", 20)
+    page = open_page("jobs?q=")
+    rows = page.locator("table.t tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("checkbox").nth(1).check()
+    expect(page.get_by_text("1 job selected")).to_be_visible()
+    before = served.store.asked["jobs"]
+    seen = set()
+    while served.store.asked["jobs"] < before + 7:  # more than a whole page's worth
+        seen.add(rows.count())
+        page.wait_for_timeout(50)
+    assert seen == {50}
+    expect(page.get_by_text("1 job selected")).to_be_visible()
+
+
 @pytest.mark.slow
 def test_pages_opened_while_the_store_is_broken(
     hurried: None, served: Served, open_page: Open, shots: Any
@@ -67,7 +86,8 @@ def test_a_form_while_the_store_is_broken_keeps_what_was_typed(served: Served, o
     page.get_by_label("Handler").fill("h")
     served.store.broken = True
     press(page, "Create")
-    expect(page.get_by_text("It was not saved.")).to_be_visible()
+    expect(page.get_by_text("It was not confirmed.")).to_be_visible()
+    expect(page.get_by_text("Look at the crontab before you try again.")).to_be_visible()
     expect(page.get_by_label("Handler")).to_have_value("h")
     served.store.broken = False
     press(page, "Create")
@@ -133,13 +153,28 @@ def test_a_read_model_that_is_behind_is_told(
 
 
 def test_what_is_not_there(open_page: Open) -> None:
-    for address in ("job?id=nope", "schedule?id=nope", "replay?id=nope"):
-        expect(open_page(address, live=False).get_by_text("Not found")).to_be_visible()
+    for address, told in (
+        ("job?id=nope", "No such job"),
+        ("job?id=odd", "No such job"),
+        ("schedule?id=nope", "No such schedule"),
+        ("replay?id=nope", "No such replay"),
+    ):
+        page = open_page(address, live=False)
+        expect(page.get_by_text(told)).to_be_visible()
+        expect(page.locator(".fresh")).to_be_hidden()
+        expect(page.get_by_role("button", name="Refresh")).to_be_hidden()
 
 
 def test_a_cursor_that_is_none(open_page: Open) -> None:
     page = open_page("jobs?after=zzz", live=False)
     expect(page.get_by_text("cursor: is of another list")).to_be_visible()
+    expect(page.locator(".fresh")).to_be_hidden()
+
+
+def test_a_state_that_is_none(open_page: Open) -> None:
+    page = open_page("crontab?state=odd", live=False)
+    expect(page.get_by_text("state: 'odd' is none of")).to_be_visible()
+    expect(page.locator(".fresh")).to_be_hidden()
 
 
 def test_a_hidden_tab_asks_for_nothing(hurried: None, served: Served, open_page: Open) -> None:
@@ -156,10 +191,10 @@ def test_a_hidden_tab_asks_for_nothing(hurried: None, served: Served, open_page:
 
 def test_a_paused_page_asks_for_nothing(hurried: None, served: Served, open_page: Open) -> None:
     page = open_page("queues")
-    press(page, "Pause")
+    press(page, "Pause updates")
     expect(page.locator(".fresh")).to_have_text("Paused")
     _rests(served, page)
-    press(page, "Pause")
+    press(page, "Resume updates")
     expect(page.locator(".fresh")).to_have_text("Live")
     _asks(served, page)
 

@@ -41,7 +41,7 @@ def test_hostile_searches(text: str, served: Served, open_page: Open) -> None:
     page.goto(f"{served.url}/console/dead?{urlencode({'handler': text})}")
     expect(page.get_by_text("No dead letters")).to_be_visible()
     page.goto(f"{served.url}/console/job?{urlencode({'id': text})}")
-    expect(page.get_by_text("Not found")).to_be_visible()
+    expect(page.get_by_text("No such job")).to_be_visible()
     assert page.evaluate("window.hacked") is None
 
 

@@ -427,6 +427,7 @@ def test_paused_it_is_held_and_resumed_it_goes_on(owner: Owner) -> None:
     make(owner)
     answer = ask(owner, "pause", NOW + 1, detail={"note": "holiday"})
     assert (answer.outcome, answer.detail.get("next_due")) == ("paused", None)
+    assert (answer.detail["state"], answer.detail["revision"]) == ("paused", str(state(owner).revision))
     assert (state(owner).paused, owner.entry(KEY).action) == ("holiday", Action.HOLD)
     assert runs(owner.commit(FIRST + 9 * MINUTE)) == []
     answer = ask(owner, "resume", FIRST + 9 * MINUTE + 1)

@@ -245,7 +245,7 @@ ENDPOINTS = (
         tag="replays",
         summary="Count jobs by bucket of due time and status",
         query=(
-            Instant(name="from", meaning="The first due time that counts. Required."),
+            Instant(name="from", meaning="The minute of the first due time that counts. Required."),
             Instant(
                 name="to", meaning="The first that counts no more. Required.", example="2030-01-31T10:30:00Z"
             ),

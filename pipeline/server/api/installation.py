@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.core.errors import InvalidInput, NotFound, Refused
 from pipeline.core.names import check_name
-from pipeline.core.times import parse_duration
 from pipeline.readmodel.questions import AuditWanted
-from pipeline.server.access import Role, TokenRecord, new_secret
+from pipeline.server.access import Role
 from pipeline.server.api.outcomes import answer_of
 from pipeline.server.api.stream import MEDIA_TYPE, events
 from pipeline.server.body import flag, required_text, text, texts
 from pipeline.server.endpoint import Answer, Call, Endpoint
 from pipeline.server.params import CURSOR, LIMIT, Param, Whole
-from pipeline.server.tokens import Tokens, checked_name, checked_queues, token_view
 
 QUEUES = 100
 """That one token may be limited to."""
@@ -75,57 +72,24 @@ async def me(call: Call) -> Answer:
 # -- tokens --------------------------------------------------------------------------------------------------
 
 
-def _tokens(call: Call) -> Tokens:
-    if call.services.tokens is None:
-        raise Refused("this server keeps no tokens")
-    return call.services.tokens
-
-
 async def list_tokens(call: Call) -> Answer:
-    call.who.require_all_queues()
-    return Answer({"items": [token_view(record) for record in _tokens(call).all()]})
+    return Answer({"items": call.actions.listed_tokens(call.who)})
 
 
 async def create_token(call: Call) -> Answer:
-    call.who.require_all_queues()
     body = call.object("name", "role", "queues", "expires_in")
-    connection = await call.services.store.connection()
-    now, lasts = connection.clock.now(), text(body, "expires_in")
-    id_, secret, digest = new_secret("dl")
-    record = TokenRecord(
-        id=id_,
-        name=checked_name(required_text(body, "name")),
-        role=Role.of(required_text(body, "role")),
-        queues=checked_queues(tuple(texts(body, "queues", QUEUES) or ())),
-        digest=digest,
-        created_at=now,
-        created_by=call.who.name,
-        expires_at=None if lasts is None else now + positive("expires_in", lasts),
+    done = await call.actions.create_token(
+        call.who,
+        name=required_text(body, "name"),
+        role=required_text(body, "role"),
+        queues=texts(body, "queues", QUEUES) or (),
+        expires_in=text(body, "expires_in"),
     )
-    async with call.actions.asked(call.who, "token.create", token_id=id_, name=record.name):
-        await call.services.store.call(_tokens(call).put, record)
-    await call.actions.audit(call.who, "token.create", "created", token_id=id_, name=record.name)
-    return Answer({**token_view(record), "token": str(secret)}, 201)
-
-
-def positive(field: str, duration: str) -> int:
-    """Ms. InvalidInput naming the field."""
-    length = parse_duration(field, duration)
-    if length == 0:
-        raise InvalidInput(field, "must be longer than zero")
-    return length
+    return Answer(done.view, 201)
 
 
 async def revoke_token(call: Call) -> Answer:
-    call.who.require_all_queues()
-    token_id = call.path["id"]
-    record = _tokens(call).find(token_id)
-    if record is None or record.parent is not None:
-        raise NotFound(f"no token {token_id[:40]} is known")
-    async with call.actions.asked(call.who, "token.revoke", token_id=token_id, name=record.name):
-        await call.services.store.call(_tokens(call).remove, token_id)
-    await call.actions.audit(call.who, "token.revoke", "revoked", token_id=token_id, name=record.name)
-    return Answer({"id": token_id, "outcome": "revoked"})
+    return Answer((await call.actions.revoke_token(call.who, call.path["id"])).view)
 
 
 def _queue_change(verb: str, handle: Any, summary: str, role: Role, body: str | None) -> Endpoint:

@@ -134,7 +134,8 @@ async def preview(call: Call) -> Answer:
     body = call.object("id", "from", "count", *OPTIONS)
     begin, count = text(body, "from"), whole(body, "count", 1, PREVIEWED) or 10
     options: dict[str, Any] = {name: value for name, value in body.items() if name not in ("from", "count")}
-    return Answer(await call.actions.preview_schedule(call.who, options, after=begin, count=count))
+    with call.services.looks.held(call.who.identity):
+        return Answer(await call.actions.preview_schedule(call.who, options, after=begin, count=count))
 
 
 async def sync(call: Call) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline.server.access import SESSION_COOKIE, Principal, csrf_of
+from pipeline.server.access import SESSION_COOKIE, Principal, Role, csrf_of
 from pipeline.server.console import links
 from pipeline.server.console.live import Head, Live
 from pipeline.server.console.parts.basic import Tag
@@ -15,10 +15,11 @@ T = TypeVar("T")
 PAGES = (
     ("", (("", "Now"), ("crontab", "Crontab"), ("buckets", "Buckets"))),
     ("Jobs", (("jobs", "Jobs"), ("dead", "Dead letters"), ("replays", "Replays"))),
-    ("System", (("fleet", "Fleet"), ("queues", "Queues"), ("activity", "Activity"))),
+    ("System", (("fleet", "Fleet"), ("queues", "Queues"), ("activity", "Activity"), ("tokens", "Tokens"))),
 )
-OF_ALL = ("", "buckets", "replays", "activity")
+OF_ALL = ("", "buckets", "replays", "activity", "tokens")
 """Pages about everything, which are not for whoever is limited to some queues."""
+OF_ADMINS = ("tokens",)
 EVERY_S = 5.0
 
 
@@ -42,11 +43,19 @@ class Frame:
         self.body = Tag("div", classes="page-body")
 
     async def live(
-        self, ask: Callable[[Principal], T], draw: Callable[[T], None], *, every: float = EVERY_S
+        self,
+        ask: Callable[[Principal], T],
+        draw: Callable[[T], None],
+        *,
+        every: float = EVERY_S,
+        missing: str = "Not found",
     ) -> None:
-        """Show what is asked for, again and again."""
+        """Show what is asked for, again and again; `missing` is said if it is not there."""
         self.head.live_controls()
-        await Live(self._visit, head=self.head, body=self.body, ask=ask, draw=draw, every=every).start()
+        head, body = self.head, self.body
+        await Live(
+            self._visit, head=head, body=body, ask=ask, draw=draw, every=every, missing=missing
+        ).start()
 
 
 def _side(visit: Visit, current: str) -> Tag:
@@ -65,6 +74,8 @@ def _side(visit: Visit, current: str) -> Tag:
                     for page, name in pages:
                         if page in OF_ALL and visit.who.queues is not None:
                             continue
+                        if page in OF_ADMINS and visit.who.role < Role.ADMIN:
+                            continue
                         with Tag("li"):
                             Tag(
                                 "a",
@@ -73,6 +84,7 @@ def _side(visit: Visit, current: str) -> Tag:
                                 aria_current="page" if page == current else None,
                             )
         with Tag("div", classes="foot"):
+            Tag("a", "API reference", href="/api/v1/docs")
             _switch("Times", "zone", (("local", "Local"), ("utc", "UTC")))
             _switch("Theme", "theme", (("system", "Auto"), ("light", "Light"), ("dark", "Dark")))
             _who(visit)

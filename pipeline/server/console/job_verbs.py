@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.errors import InvalidInput
 from pipeline.core.times import parse_duration, parse_instant
+from pipeline.server.console.letter_verbs import requeue_edited
 from pipeline.server.console.parts.basic import Tag, button
 from pipeline.server.console.parts.confirm import Sheet, confirm
 from pipeline.server.console.parts.field import Field
-from pipeline.server.console.payload import object_of
+from pipeline.server.console.parts.payload_sheet import ask_payload
 from pipeline.server.console.visit import Visit
-from pipeline.server.console.words import clean
 
 View = dict[str, Any]
 
@@ -24,13 +23,18 @@ def verbs_of(view: View) -> list[tuple[str, str]]:
         case "pending" if view.get("schedule") is not None:  # only that can be changed
             return [("cancel", "Cancel")] if view.get("waits_behind") else []
         case "pending":
-            return [("reschedule", "Reschedule"), ("payload", "Edit payload"), ("cancel", "Cancel")]
+            return [
+                *(("now", "Run now"), ("reschedule", "Reschedule")),
+                *(("payload", "Edit payload"), ("cancel", "Cancel")),
+            ]
         case "retrying":
             return [("retry", "Retry now"), ("cancel", "Cancel")]
         case "queued" | "running":
             return [("stop", "Stop")]
         case "cancelled" | "skipped":
             return []
+        case "dead":
+            return [("requeue", "Requeue"), ("mend", "Edit and requeue")]
         case _:
             return [("requeue", "Requeue")]
 
@@ -63,6 +67,11 @@ _ASKED = {
         told="It gets one more run, under its own idempotency key.",
         verb="Requeue",
     ),
+    "now": _Asked(
+        title="Run this job now?",
+        told="It comes due at once, and not at its own time.",
+        verb="Run now",
+    ),
     "retry": _Asked(
         title="Retry this job now?",
         told="Its waiting retry runs now, ahead of its time.",
@@ -80,17 +89,26 @@ async def act(visit: Visit, view: View, name: str) -> None:
             await visit.change(lambda who: actions.reschedule(who, job_id, **when))
         return
     if name == "payload":
-        payload = await _payload(visit, view)
+        payload = await ask_payload(visit, view, title="Edit the payload", verb="Save the payload")
         if payload is not None:
             await visit.change(lambda who: actions.update_payload(who, job_id, payload))
+        return
+    if name == "mend":
+        await requeue_edited(visit, view)
         return
     asked = _ASKED[name]
     if await confirm(visit.client, asked.title, asked.told, verb=asked.verb, danger=asked.danger) is None:
         return
-    if name in ("requeue", "retry"):
+    if name == "now":
+        await visit.change(
+            lambda who: actions.reschedule(who, job_id, in_="0s"), {"rescheduled": "It is due now"}
+        )
+    elif name in ("requeue", "retry"):
         await visit.change(lambda who: actions.requeue(who, job_id))
     else:
-        await visit.change(lambda who: actions.cancel(who, job_id, stop=name == "stop"))
+        stop = name == "stop"
+        ended = {"too_late": "It had ended before it could be stopped"} if stop else None
+        await visit.change(lambda who: actions.cancel(who, job_id, stop=stop), ended)
 
 
 async def _when(visit: Visit) -> dict[str, str] | None:
@@ -121,29 +139,3 @@ def _read_when(text: str) -> dict[str, str]:
         return {"at": text}
     parse_duration("when", text)
     return {"in_": text}
-
-
-async def _payload(visit: Visit, view: View) -> dict[str, Any] | None:
-    sheet = Sheet(visit.client, "Edit the payload", wide=True)
-    with sheet:
-        field = Field("Payload", kind="area", value=_pretty(view.get("payload") or "{}"), autofocus=True)
-
-        def done() -> None:
-            try:
-                object_of(field.text)
-            except InvalidInput as error:
-                field.blame(clean(error.problem, 200))
-            else:
-                sheet.submit("done")
-
-        with Tag("div", classes="ends"):
-            button("Go back", lambda: sheet.submit(None))
-            button("Save the payload", done, kind="main")
-    return None if await sheet.answer() is None else object_of(field.text)
-
-
-def _pretty(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text

@@ -29,7 +29,7 @@ class Live(Generic[T]):
     """Asks off the event loop, draws on it. One of a page.
 
     `ask` is a question in the name of whoever looks; `draw` makes the elements of an answer the first time, and after
-    that brings them up to date.
+    that brings them up to date. `missing` is said where there is no such thing.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class Live(Generic[T]):
         ask: Callable[[Principal], T],
         draw: Callable[[T], None],
         every: float,
+        missing: str,
     ) -> None:
         self._visit, self._head, self._body = visit, head, body
+        self._missing = missing
         self._ask, self._draw = ask, draw
         self._drawn = False
         self._asking = False
@@ -98,6 +100,8 @@ class Live(Generic[T]):
                 self._instead(error)
             case InvalidInput():
                 self._clear_waiting()
+                self._timer.deactivate()
+                self._head.ended()
                 self._head.problem("This cannot be shown.", str(error), "warn")
             case StoreUnreachable():
                 self._broken(str(error))
@@ -114,7 +118,7 @@ class Live(Generic[T]):
             if isinstance(error, Forbidden):
                 empty("Not allowed", clean(str(error), 300))
             else:
-                empty("Not found", clean(str(error), 300))
+                empty(self._missing, clean(str(error), 300))
 
     def _broken(self, why: str, title: str = "The store cannot be reached.") -> None:
         every = f"Trying again every {self._timer.interval:g} s."
@@ -168,14 +172,12 @@ class Head:
             self._state = Tag("span", "Loading", "fresh paused", role="status")
             self._refresh = Tag("button", "Refresh", "btn small", type="button")
             self._refresh.on("click", lambda _: self.on_refresh(), args=[])
-            self._pause = Tag(
-                "button", "Pause", "btn small", type="button", aria_pressed="false", title="Stop live updates"
-            )
+            self._pause = Tag("button", "Pause updates", "btn small", type="button")
             self._pause.on("click", lambda _: self._flip(), args=[])
 
     def _flip(self) -> Any:
         self._paused = not self._paused
-        self._pause.put("aria-pressed", "true" if self._paused else "false")
+        self._pause.say("Resume updates" if self._paused else "Pause updates")
         if self._paused:
             self._say("Paused", "paused")
         return self.on_pause(self._paused)
@@ -188,7 +190,7 @@ class Head:
                 f"{fresh.problem.rstrip('.')}. It will catch up by itself.",
                 "warn",
             )
-            self._say("Not following", "behind")
+            self._say("Not updating", "behind")
         elif not fresh.ready or fresh.age_ms > BEHIND_MS:
             text = f"{number(fresh.behind)} records behind, the oldest {length(fresh.age_ms)} old"
             self.problem("This page is out of date.", f"The read model is catching up: {text}.", "warn")

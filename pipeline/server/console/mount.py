@@ -68,7 +68,7 @@ Build = Callable[[Visit], Awaitable[None]]
 NOTHING = ("/sign-out", "/_nicegui/{rest:path}")
 """Whoever is not known gets so far (`guard`): not to the page that says that there is no such page, which NiceGUI
 keeps in memory for a minute."""
-OWN = ("/sign-in", "/session", "/static/{path:path}", *NOTHING)
+OWN = ("/sign-in", "/session", "/signed-in", "/static/{path:path}", *NOTHING)
 """Routes beside the pages; NiceGUI replaces those itself."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.server.console.schedule_fields import COUNTED, ENTRIES, NUMBER, Entry, Texts
+from pipeline.server.console.schedule_fields import COUNTED, ENTRIES, NUMBER, Texts, shown
 
 DEFAULT = "(default)"
 """What is shown of a field that says nothing."""
@@ -38,7 +38,7 @@ def differences(before: Texts, yours: Texts, stored: Texts) -> list[Difference]:
     for name, entry in ENTRIES.items():
         if name not in yours or name.endswith(NUMBER):
             continue
-        first, own, theirs = (_shown(name, entry, texts) for texts in (before, yours, stored))
+        first, own, theirs = (shown(name, texts) or DEFAULT for texts in (before, yours, stored))
         if own == theirs:
             continue
         names = (name, name + NUMBER) if name in COUNTED else (name,)
@@ -54,11 +54,3 @@ def differences(before: Texts, yours: Texts, stored: Texts) -> list[Difference]:
             )
         )
     return found
-
-
-def _shown(name: str, entry: Entry, texts: Texts) -> str:
-    text = texts[name]
-    if not entry.options:
-        return text or DEFAULT
-    label = next((label for value, label in entry.options if value == text), text)
-    return label.replace("…", texts[name + NUMBER]) if COUNTED.get(name) == text else label

@@ -268,6 +268,20 @@ def _written(entry: Entry, given: Any) -> str:
     return entry.write(given).strip()
 
 
+def shown(name: str, texts: Texts) -> str:
+    """An option as people read it, a policy with its number; empty: nobody has given it."""
+    entry, text = ENTRIES[name], texts[name]
+    label = next((label for value, label in entry.options if value == text), text)
+    return label.replace("…", texts[name + NUMBER]) if COUNTED.get(name) == text else label
+
+
+def said(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a spec in JSON says, in the words of the form; without its payload."""
+    texts = written(spec)
+    options = [name for name in ENTRIES if name != "payload" and not name.endswith(NUMBER)]
+    return [(ENTRIES[name].label, shown(name, texts)) for name in options if texts[name]]
+
+
 def read(texts: Texts, *, whole: bool) -> tuple[Values, Problems]:
     """What the fields say, and all that is wrong with single ones; `whole`: also what is missing. A field that is
     wrong has no value."""

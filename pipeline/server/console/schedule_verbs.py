@@ -28,7 +28,8 @@ async def act(visit: Visit, schedule_id: str, name: str, tz: str) -> None:
                 "Fires one extra occurrence now. Its regular times stay as they are.",
             )
             if await confirm(visit.client, title, told, verb="Run now") is not None:
-                await visit.change(partial(actions.trigger_schedule, schedule_id=schedule_id))
+                fired = {"fired": "One extra occurrence has fired."}
+                await visit.change(partial(actions.trigger_schedule, schedule_id=schedule_id), fired)
         case "pause":
             title, told = (
                 f"Pause {schedule_id}?",
@@ -48,8 +49,8 @@ async def act(visit: Visit, schedule_id: str, name: str, tz: str) -> None:
             )
             if await confirm(visit.client, title, told, verb="Delete", danger=True) is not None:
                 done = await visit.change(partial(actions.delete_schedule, schedule_id=schedule_id))
-                if done is not None:
-                    visit.go(links.to("crontab"))
+                if done is not None and done.view["outcome"] == "deleted":
+                    visit.go(links.to("crontab"), saying=f"{schedule_id} was deleted")
 
 
 async def backfill(visit: Visit, schedule_id: str, tz: str) -> None:

@@ -31,6 +31,7 @@ _WORD = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^\s"])+', re.DOTALL)
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"', re.DOTALL)
 _PLAIN = re.compile(r'[^\s"]+')
 _DAY_MS = 86_400_000
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
 @dataclass(slots=True)
@@ -204,7 +205,10 @@ def _status(value: str, word: str) -> JobStatus:
     try:
         return JobStatus(value)
     except ValueError:
-        raise InvalidInput(FIELD, f"{_shown(word)}: a status is one of {', '.join(JobStatus)}") from None
+        meant = "; failed jobs are retrying or dead" if value == "failed" else ""
+        raise InvalidInput(
+            FIELD, f"{_shown(word)}: a status is one of {', '.join(JobStatus)}{meant}"
+        ) from None
 
 
 def _label(value: str, word: str, found: _Found) -> None:
@@ -244,7 +248,7 @@ def _due(sign: str, value: str, word: str, now: int) -> tuple[int | None, int | 
         case "<=":
             return None, at + 1
         case _:
-            if not _DATE.fullmatch(value):
+            if not _DATE.fullmatch(value) and value not in _DAYS:
                 raise InvalidInput(
                     FIELD, f"{_shown(word)}: due: takes a date; for anything else use due> and due<"
                 )
@@ -255,6 +259,8 @@ def _instant(value: str, word: str, now: int) -> int:
     try:
         if value == "now":
             return now
+        if value in _DAYS:
+            return (now // _DAY_MS + _DAYS[value]) * _DAY_MS
         if value[0] in "+-":
             length = parse_duration("due", value[1:])
             return now + length if value[0] == "+" else now - length

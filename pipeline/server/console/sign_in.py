@@ -27,13 +27,14 @@ fetch("%s").then((answer) => { if (answer.ok) location.replace(document.querySel
 
 
 def add_sign_in(app: FastAPI, console: Console) -> None:
-    """The door, at `/sign-in`, `/sign-out` and `/session`."""
+    """The door, at `/sign-in`, `/sign-out` and `/session`; `/signed-in` is behind it."""
     door = _Door(console)
     for path, method, answer in (
         ("/sign-in", "GET", door.form),
         ("/sign-in", "POST", door.sign_in),
         ("/sign-out", "POST", door.sign_out),
         ("/session", "GET", door.session),
+        ("/signed-in", "GET", door.signed_in),
     ):
         app.router.routes.append(Route(path, answer, methods=[method]))
 
@@ -79,6 +80,11 @@ class _Door:
             return _answer(sheet("The store cannot be reached", "<p>You are still signed in.</p>"), 503)
         answer.delete_cookie(SESSION_COOKIE, path="/")
         return answer
+
+    async def signed_in(self, _: Request) -> Response:
+        """For who has signed in again beside a form that waits in another tab."""
+        told = "<p>Close this tab and go on where you were: what you typed there is kept.</p>"
+        return _answer(sheet("You are signed in", told), 200)
 
     async def session(self, request: Request) -> Response:
         """Whether there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -34,11 +34,14 @@ _WAITS = {
     "started": "until a worker started it",
     "finished": "until it ended",
 }
+_SO_FAR = {"pending": "overdue", "queued": "waiting for a worker", "running": "running"}
+"""What lasts until now, by status."""
 _COLOURS = {"fired": 1, "started": 2, "finished": 3}
 
 
-def timeline(job: Mapping[str, Any]) -> list[Step]:
-    """Of a view of a job. Of several runs the last one's way, and what lay before it as one wait."""
+def timeline(job: Mapping[str, Any], now: int) -> list[Step]:
+    """Of a view of a job. Of several runs the last one's way, and what lay before it as one wait; what is still waited
+    for at `now` (epoch ms) as a wait so far."""
     runs: Sequence[Mapping[str, Any]] = job["runs"]
     attempts = runs[-1]["attempts"] if runs else ()
     started = next((each["started_at"] for each in attempts if each["started_at"] is not None), None)
@@ -59,7 +62,22 @@ def timeline(job: Mapping[str, Any]) -> list[Step]:
         bad = name == "finished" and job["status"] == "dead"
         wait, colour = _WAITS[name], _COLOURS.get(name, 0)
         steps.append(Step(name=shown, at=at, wait=wait, wait_ms=_between(before, at), bad=bad, colour=colour))
+    steps = _with_open(steps, job["status"], now)
     return [step for step in steps if step.at is not None or step.name not in ("created", "due")]
+
+
+def _with_open(steps: list[Step], status: str, now: int) -> list[Step]:
+    """With the wait that has not ended."""
+    place = next(
+        (n for n, step in enumerate(steps) if step.at is None and step.name not in ("created", "due")), None
+    )
+    if place is None or status not in _SO_FAR or (begin := steps[place - 1].at) is None:
+        return steps
+    passed = now - parse_instant("at", begin)
+    if passed < 0:
+        return steps
+    step = replace(steps[place], wait=f"{_SO_FAR[status]}, so far", wait_ms=passed)
+    return [*steps[:place], step, *steps[place + 1 :]]
 
 
 def shares(steps: Sequence[Step]) -> list[tuple[int, float]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from html import escape
+from typing import Any, TypeVar
 
 from nicegui import ui
 from nicegui.client import Client
@@ -57,6 +59,7 @@ GOOD = frozenset(
         "rescheduled",
         "resuming",
         "purged",
+        "revoked",
     }
 )
 """Outcomes that are what was asked for."""
@@ -83,6 +86,8 @@ class Visit:
     client: Client
     who: Principal
     after_change: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    on_leave: Callable[[], None] | None = None
+    """What happens instead of leaving for the sign-in page, where something that stands here would be lost."""
 
     @property
     def questions(self) -> Questions:
@@ -117,9 +122,11 @@ class Visit:
             self._told(error)
             return None
 
-    async def change(self, act: Callable[[Principal], Awaitable[Done]]) -> Done | None:
+    async def change(
+        self, act: Callable[[Principal], Awaitable[Done]], words: Mapping[str, str] | None = None
+    ) -> Done | None:
         """Make a change, tell how it went, and show the page as it is after it. None: it was refused, and why was
-        told."""
+        told. `words`: of outcomes that mean something else here."""
         try:
             done = await act(await self.ask(lambda who: who))
         except Exception as error:  # noqa: BLE001  # whoever pressed it hears of it
@@ -127,7 +134,8 @@ class Visit:
             return None
         outcome = done.view.get("outcome") or done.view.get("status")
         if outcome is not None:  # of several at once the page tells how many came out how
-            self.tell(told(str(outcome)), good=outcome in GOOD)
+            said = (words or {}).get(str(outcome)) or told(str(outcome))
+            self.tell(said, good=outcome in GOOD, link=_link(done.view))
         await self._seen(done)
         return done
 
@@ -150,24 +158,47 @@ class Visit:
     def _wait_for(self, position: Position, _: Principal) -> bool:
         return self.questions.wait_for(position, SEEN_WITHIN_MS)
 
-    def tell(self, text: str, *, good: bool = True) -> None:
-        """A short note at the foot of the page, which screen readers speak."""
-        if not self.client.is_deleted:
-            with self.client.content:
-                ui.notify(
-                    clean(text, 300),
-                    position="bottom",
-                    timeout=4_000 if good else 9_000,
-                    close_button="Close",
-                )
+    def tell(
+        self, text: str, *, good: bool = True, stays: bool = False, link: tuple[str, str] | None = None
+    ) -> None:
+        """A short note at the foot of the page, which screen readers speak. `stays`: until it is closed; `link`: its
+        text and address."""
+        if self.client.is_deleted:
+            return
+        message = escape(clean(text, 300))
+        if link is not None:
+            message += f' <a href="{escape(link[1])}">{escape(link[0])}</a>'
+        with self.client.content:
+            ui.notify(
+                message,
+                html=True,
+                position="bottom",
+                timeout=0 if stays else 4_000 if good else 9_000,
+                close_button="Close",
+            )
 
-    def go(self, address: str) -> None:
+    def go(self, address: str, saying: str = "") -> None:
+        """To another page, which shows a note then."""
         if not self.client.is_deleted:
+            if saying:
+                self.client.run_javascript(f"dueline.sayNext({json.dumps(clean(saying, 300))})")
             self.client.open(address.removeprefix(links.BASE))
 
     def leave(self) -> None:
-        """To the sign-in page, and back here afterwards."""
+        """To the sign-in page, and back here afterwards, with what was typed."""
+        if self.on_leave is not None:
+            if not self.client.is_deleted:
+                self.on_leave()
+            return
+        if not self.client.is_deleted:
+            self.client.run_javascript("dueline.keepFields()")
         self.go(links.to("sign-in", next=here(self.request), ended=1))
+
+
+def _link(view: Mapping[str, Any]) -> tuple[str, str] | None:
+    """To the job that an occurrence was fired as."""
+    occurrence = view.get("occurrence_id")
+    return None if occurrence is None else ("Open the job", links.job(str(occurrence)))
 
 
 def now_ms() -> int:

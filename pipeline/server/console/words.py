@@ -43,6 +43,12 @@ def size(octets: int) -> str:
     return f"{octets / 1024:,.1f} KiB" if octets < 1 << 20 else f"{octets / (1 << 20):,.1f} MiB"
 
 
+def instants_in(sentence: str) -> list[tuple[str, str]]:
+    """A sentence in pieces: (text, the instant that follows it, of which the last piece has none)."""
+    pieces = [*_INSTANT.split(sentence), ""]
+    return list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
 def sendable(text: str) -> str:
     """The same text but for half surrogates, which JSON may hold and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -55,4 +61,5 @@ def clean(text: str, most: int | None = None) -> str:
     return _UNSEEN.sub(lambda mark: f"\\u{ord(mark[0]):04x}", sendable(whole))
 
 
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

@@ -64,7 +64,7 @@ def test_a_healthy_store_has_notes_at_most(dueline: Any, looks: list[Any]) -> No
     assert view["checks"] == list(CHECKS)
     text = dueline("doctor").out
     assert text.startswith("note  disk: brokers' disks: not checked")
-    assert text.splitlines()[-1] == "shop: 0 errors, 0 warnings, 1 note; 18 checks"
+    assert text.splitlines()[-1] == "shop: 0 errors, 0 warnings, 1 note; 19 checks"
 
 
 def test_a_warning_leaves_0_and_an_error_1(dueline: Any, looks: list[Any]) -> None:

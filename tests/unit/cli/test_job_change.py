@@ -110,7 +110,7 @@ def test_a_run_that_fired_is_stopped(
     if state is not None:
         store.ack(run, state, error=Failure(type="Stopped", message=""))
     answering(store, "stopping")
-    wait = "2s" if state is None else "30s"  # for the owner, and then for the run to end, which one of these does not
+    wait = "2s" if state is None else "30s"  # also for the end of the run, which does not always come
     ran = dueline("job", "cancel", run.job_id, "--stop", "--wait", wait, "--json")
     assert (ran.code, ran.json("job_cancel")) == (code, {"id": run.job_id, "outcome": outcome})
     assert [command.verb for command in store.commands] == ["stop"]

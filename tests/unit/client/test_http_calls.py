@@ -157,6 +157,15 @@ def test_what_a_server_says_becomes_our_error(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("late", [SILENT, BROKEN])
+def test_a_question_that_was_not_answered_has_changed_nothing(
+    asked: Callable[..., Asked], late: Exception
+) -> None:
+    with pytest.raises(Unanswered) as caught:
+        asked(late).calls.ask("GET", "/jobs")
+    assert "may be done" not in str(caught.value)
+
+
 def test_an_answer_that_lacks_something_is_no_servers(asked: Callable[..., Asked]) -> None:
     with pytest.raises(StoreUnreachable, match="has no 'id'"):
         asked(OK).calls.ask("GET", "/jobs")["id"]

@@ -16,10 +16,10 @@ def test_every_digit_is_kept() -> None:
     ("text", "problem"),
     [
         ("[1]", "must be an object"),
-        ("{", "is no JSON: .* at character 1"),
+        ("{", "is not valid JSON: .* at character 1"),
         ('{"a": 1, "n": {"b": 1, "b": 2}}', "b: stands twice in one object"),
         ("[" * 9_999 + "]" * 9_999, "is nested deeper than"),
-        ('{"a": NaN}', "is no JSON: NaN is no number"),
+        ('{"a": NaN}', "is not valid JSON: NaN is no number"),
     ],
 )
 def test_what_is_no_payload(text: str, problem: str) -> None:

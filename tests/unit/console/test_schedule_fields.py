@@ -8,7 +8,16 @@ import pytest
 
 from pipeline.client.schedule_options import spec_of
 from pipeline.core.schedule import NAMES, ScheduleSpec, spec_to_json
-from pipeline.server.console.schedule_fields import COUNTED, ENTRIES, MORE, NUMBER, changed, read, written
+from pipeline.server.console.schedule_fields import (
+    COUNTED,
+    ENTRIES,
+    MORE,
+    NUMBER,
+    changed,
+    read,
+    said,
+    written,
+)
 
 WHOLE: dict[str, Any] = {
     "id": "daily-report",
@@ -166,3 +175,21 @@ def test_another_interval_keeps_what_it_counts_from() -> None:
     assert edit(spec, every="20m") == {"every": "20m", "after": "finish"}
     assert edit(spec, every="", cron="@daily", after="") == {"cron": "@daily", "every": None, "after": None}
     assert edit({**spec, "after": None}, phase="5m") == {"phase": "5m"}
+
+
+def test_a_definition_is_said_in_the_words_of_the_form() -> None:
+    spec = spec_to_json(
+        spec_of({"id": "x", "handler": "h", "cron": "@daily", "misfire": "all(20)", "note": "mine"})
+    )
+    assert said(spec) == [
+        ("Id", "x"),
+        ("Cron expression", "@daily"),
+        ("Time zone", "UTC"),
+        ("If the clock skips its time", "run it straight after"),
+        ("If its time comes twice", "run it the first time only"),
+        ("Handler", "h"),
+        ("Queue", "default"),
+        ("If some were missed", "fire the newest, up to 20"),
+        ("While one is running", "skip the next one"),
+        ("Note", "mine"),
+    ]

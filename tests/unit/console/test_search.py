@@ -16,6 +16,7 @@ from pipeline.server.console.search import instead, meanings, parse, quoted, rel
 
 NOW = 1_796_000_000_123
 DAY = 86_400_000
+TODAY = NOW // DAY * DAY
 SEPTEMBER = 1_788_220_800_000  # 2026-09-01T00:00:00Z
 
 
@@ -65,6 +66,8 @@ def test_nothing_is_everything() -> None:
         ("due>=2026-09-01T14:30:00+02:00", JobsWanted(due_from=SEPTEMBER + 45_000_000)),
         ("due:2026-09-01", JobsWanted(due_from=SEPTEMBER, due_to=SEPTEMBER + DAY)),
         ("due>=now", JobsWanted(due_from=NOW)),
+        ("due:yesterday", JobsWanted(due_from=TODAY - DAY, due_to=TODAY)),
+        ("due>=today due<tomorrow", JobsWanted(due_from=TODAY, due_to=TODAY + DAY)),
         ("due>=-2h due<+1d", JobsWanted(due_from=NOW - 7_200_000, due_to=NOW + DAY)),
         ("due>=-2h due>=-1h", JobsWanted(due_from=NOW - 3_600_000)),
     ],
@@ -126,6 +129,10 @@ def test_what_depends_on_when_it_is_asked() -> None:
         ("https://x", "https://x: there is no filter 'https'"),
         ("status:failed", "status:failed: a status is one of pending, queued"),
         ("status:dead,", "status:dead,: a status is one of"),
+        (
+            "status:failed,dead",
+            "status:failed,dead: a status is one of pending, queued, running, retrying, succeeded,",
+        ),
         ("handler:", "handler: has no value"),
         ('handler:""', 'handler:"" has no value'),
         ("handler>x", "handler>x: only due can be compared; write handler:"),
@@ -137,7 +144,7 @@ def test_what_depends_on_when_it_is_asked() -> None:
         ("label:=x", "label:=x: a label is written label:name=value"),
         ("key:a*b", "key:a*b: only the start of a key can be matched, so * must come last"),
         ("order:id", "order:id: the order is due or -due"),
-        ("due>tomorrow", "due>tomorrow: 'tomorrow' is not a date (2026-09-01)"),
+        ("due>soon", "due>soon: 'soon' is not a date (2026-09-01)"),
         ("due>2026-13-01", "due>2026-13-01: '2026-13-01' is not a date"),
         ("due>-2", "due>-2: '-2' is not a date"),
         ("due:now", "due:now: due: takes a date; for anything else use due> and due<"),

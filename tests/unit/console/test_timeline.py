@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from pipeline.core.times import parse_instant
 from pipeline.server.console.timeline import shares, timeline
 
 CREATED, DUE, FIRED, STARTED, FINISHED = (
     f"2026-11-30T10:00:{second:02}.000Z" for second in (0, 10, 11, 13, 20)
 )
+
+BEFORE = parse_instant("now", CREATED)
 
 
 def job(status: str, *, runs: list[Any] | None = None, due: str = DUE) -> dict[str, Any]:
@@ -24,7 +29,7 @@ def run(*attempts: tuple[str | None, str | None], fired: str = FIRED) -> dict[st
 
 
 def told(view: dict[str, Any]) -> list[tuple[str, str | None, int | None]]:
-    return [(step.name, step.at, step.wait_ms) for step in timeline(view)]
+    return [(step.name, step.at, step.wait_ms) for step in timeline(view, BEFORE)]
 
 
 def test_one_that_succeeded() -> None:
@@ -36,13 +41,13 @@ def test_one_that_succeeded() -> None:
         ("started", STARTED, 2_000),
         ("finished", FINISHED, 7_000),
     ]
-    assert shares(timeline(view)) == [(1, 0.1), (2, 0.2), (3, 0.7)]
+    assert shares(timeline(view, BEFORE)) == [(1, 0.1), (2, 0.2), (3, 0.7)]
 
 
 def test_one_that_is_to_come() -> None:
     view = job("pending")
     assert told(view)[2:] == [("fired", None, None), ("started", None, None), ("finished", None, None)]
-    assert shares(timeline(view)) == []
+    assert shares(timeline(view, BEFORE)) == []
 
 
 def test_one_that_was_cancelled_has_no_more_to_come() -> None:
@@ -63,7 +68,7 @@ def test_of_several_runs_the_last_ones_way_is_told_and_what_lay_before_as_one_wa
     fired, started, ended = (f"2026-11-30T10:30:{second:02}.000Z" for second in (11, 12, 14))
     last = run((started, ended), fired=fired) | {"run": 4}
     view = job("dead", runs=[run((STARTED, FINISHED)), last])
-    steps = timeline(view)
+    steps = timeline(view, BEFORE)
     assert told(view)[2:] == [
         ("fired", FIRED, 1_000),
         ("run 4 fired", fired, 1_800_000),
@@ -85,6 +90,23 @@ def test_a_run_that_goes_on_again_has_not_started_with_the_first() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "runs", "name", "told", "since"),
+    [
+        ("pending", [], "fired", "overdue, so far", DUE),
+        ("queued", [run()], "started", "waiting for a worker, so far", FIRED),
+        ("running", [run((STARTED, None))], "finished", "running, so far", STARTED),
+    ],
+)
+def test_what_is_still_waited_for_is_a_wait_so_far(
+    status: str, runs: list[Any], name: str, told: str, since: str
+) -> None:
+    steps = timeline(job(status, runs=runs), parse_instant("now", since) + 60_000)
+    (step,) = [step for step in steps if step.wait_ms == 60_000]
+    assert (step.name, step.at, step.wait) == (name, None, told)
+    assert shares(steps)[-1][1] > 0.9
+
+
 def test_one_that_was_due_before_it_was_made() -> None:
     view = job("succeeded", runs=[run((STARTED, FINISHED))], due="2026-11-30T09:59:56.000Z")
     assert told(view)[:3] == [
@@ -92,7 +114,7 @@ def test_one_that_was_due_before_it_was_made() -> None:
         ("created", CREATED, 4_000),
         ("fired", FIRED, 11_000),
     ]
-    assert timeline(view)[1].wait == "after it was due"
+    assert timeline(view, BEFORE)[1].wait == "after it was due"
 
 
 def test_clocks_that_disagree_make_no_negative_wait() -> None:

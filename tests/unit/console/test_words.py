@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.server.console import links
-from pipeline.server.console.words import clean, length, number, plural, sendable, size
+from pipeline.server.console.words import clean, instants_in, length, number, plural, sendable, size
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,13 @@ def test_links_hold_whatever_an_id_is() -> None:
     assert links.schedule("..") == "/console/schedule?id=.."
     assert links.job("s:a:1:g::5&x=#") == "/console/job?id=s%3Aa%3A1%3Ag%3A%3A5%26x%3D%23"
     assert links.to("dead", handler="", queue=None, after="7") == "/console/dead?after=7"
+
+
+def test_instants_in_a_sentence() -> None:
+    assert instants_in("it waits for a worker") == [("it waits for a worker", "")]
+    said = "due 2026-12-02T09:00:00Z, tried until 2026-12-02T10:00:00.250Z."
+    assert instants_in(said) == [
+        ("due ", "2026-12-02T09:00:00Z"),
+        (", tried until ", "2026-12-02T10:00:00.250Z"),
+        (".", ""),
+    ]

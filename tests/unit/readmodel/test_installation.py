@@ -26,6 +26,7 @@ from pipeline.core.queues import Pause, Purge, paused, purged
 from pipeline.core.queues import to_event as queue_event
 from pipeline.core.schedule import Recent, Schedule
 from pipeline.follower import WantedLetters
+from pipeline.follower.values import shown_instant
 from pipeline.ports import CommittedOffset, GroupProgress, Put
 from pipeline.readmodel import JobsWanted, ReadModel, audit
 from pipeline.readmodel.purging import left_of
@@ -93,6 +94,46 @@ def test_the_etag_changes_with_the_definition_and_not_with_each_run(store: Any, 
     assert len({first, second, settled().schedule("daily")["etag"]}) == 3
 
 
+def test_schedules_by_how_they_stand(store: Any, settled: Settled) -> None:
+    now = store.clock.now()
+    states = {
+        "well": replace(STATE, next_due=now + HOUR),
+        "still": replace(STATE, next_due=now + HOUR, paused="tax season"),
+        "over": replace(STATE, ended="max_occurrences"),
+        "late": replace(STATE, next_due=now - HOUR),
+        "bad": replace(STATE, next_due=now + HOUR, failures_in_row=2),
+    }
+    for name, state in states.items():
+        put(store, replace(state, spec=replace(SPEC, id=name)))
+    model = settled()
+
+    def those(standing: str | None) -> set[str]:
+        return {row["id"] for row in model.schedules(standing=standing).rows}
+
+    assert those(None) == states.keys()
+    assert those("active") == {"well", "late", "bad"}
+    assert those("paused") == {"still"}
+    assert those("ended") == {"over"}
+    assert those("overdue") == {"late"}
+    assert those("failing") == {"bad"}
+    with pytest.raises(InvalidInput, match=r"^state"):
+        those("odd")
+    cursor = model.schedules(standing="active", limit=1).cursor
+    with pytest.raises(InvalidInput, match=r"^cursor"):
+        model.schedules(standing="failing", cursor=cursor)
+
+
+def test_of_a_paused_schedule_is_told_what_would_be_next(store: Any, settled: Settled) -> None:
+    put(store, replace(STATE, paused="tax season"))
+    (row,) = settled().schedules().rows
+    assert row["next_at"] is None
+    first = store.clock.now() // HOUR * HOUR + HOUR
+    assert row["upcoming"] == [shown_instant(first + n * HOUR) for n in range(3)]
+    put(store, replace(STATE, paused="x", spec=replace(SPEC, cron=None, after_ms=HOUR)))
+    (row,) = settled().schedules().rows
+    assert row["upcoming"] == []
+
+
 def test_schedules_in_pages_by_text(store: Any, settled: Settled) -> None:
     for name in ("a", "b", "c", "other"):
         put(store, replace(STATE, spec=replace(SPEC, id=name, handler="x" if name == "other" else "report")))
@@ -104,6 +145,8 @@ def test_schedules_in_pages_by_text(store: Any, settled: Settled) -> None:
         if (cursor := page.cursor) is None:
             break
     assert found == ["a", "b", "c"]
+    put(store, replace(STATE, spec=replace(SPEC, id="b"), paused="tax season"))
+    assert [row["id"] for row in settled().schedules(text="season").rows] == ["b"]
     with pytest.raises(InvalidInput, match=r"^cursor"):
         model.schedules(cursor="AAAA")
 
@@ -276,6 +319,10 @@ def test_buckets(store: Any, settled: Settled) -> None:
     ]
     halves = model.buckets(begin, begin + 2 * HOUR, 1_800_000)
     assert [sum(b["counts"].values()) for b in halves] == [2, 1, 1, 1]
+    for second in (1, 59_999):
+        assert model.buckets(begin + second, begin + HOUR + second, 1_800_000) == halves[:3]
+        (minute,) = model.buckets(begin + second, begin + second + 1, 60_000)
+        assert minute["from"] == hours[0]["from"]
     shifted = model.buckets(begin + 60_000, begin + 60_000 + HOUR, HOUR)
     assert [b["counts"] for b in shifted] == [{"pending": 2}]
 
@@ -457,9 +504,12 @@ def test_runs_that_nobody_will_end_wait_no_longer(
     store.ack(runs[1], AckState.SUCCEEDED)
     wait_settled(store, model)
     assert model.job(runs[1].job_id)["status"] == "succeeded"
-    group.committed[partition] = CommittedOffset(99)  # of a topic that was made anew since
-    store.clock.advance(1_000)
-    assert backlog(settled())[0] == 1
+    group.committed[partition] = CommittedOffset(2)
+    eventually(lambda: model._groups.below("default", partition) == 3)
+    group.committed[partition] = CommittedOffset(4)
+    eventually(lambda: model._groups.below("default", partition) == 4)
+    group.committed[partition] = CommittedOffset(99)  # of a topic that was made anew since: it says nothing
+    eventually(lambda: model._groups.below("default", partition) == 3)
 
 
 def test_a_purge_is_told_until_what_it_means_has_ended(

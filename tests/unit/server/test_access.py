@@ -211,6 +211,7 @@ def test_other_servers_know_a_token_at_once_and_a_revocation_within_their_next_l
 ) -> None:
     one, other = serve(), serve()
     token = one.token("admin")
+    other.run(other.services.store.connection())  # by whose clock tokens end, and not by this machine's
     other.services.tokens._looked = -1e9  # its last look was a while ago
     assert other.get("/me", token=token).status_code == 200
     one.services.tokens.remove(one.services.tokens.all()[0].id)
@@ -356,6 +357,8 @@ def test_a_session_is_known_to_all_servers_and_needs_its_csrf_token_to_change(
 ) -> None:
     one, other = serve(), serve()
     token = one.token("operator")
+    for each in (one, other):
+        each.run(each.services.store.connection())  # by whose clock tokens and sessions end
     other.services.tokens.read()
     who, cookie = one.services.access.log_in(token)
     assert (who.name, who.role) == ("tess", Role.OPERATOR)

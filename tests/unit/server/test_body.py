@@ -32,6 +32,11 @@ def test_what_is_json_is_read_as_it_is(value: Any) -> None:
     assert parse_json(data) == value
 
 
+@pytest.mark.parametrize("data", [b'{"a":1}\r', b'{"a":1} \t\r\n', b' {"a":1}', b'\n\t{"a":1}\n'])
+def test_spaces_at_its_ends_mean_nothing(data: bytes) -> None:
+    assert parse_json(data) == {"a": 1}
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_json_or_told(data: bytes) -> None:
     with contextlib.suppress(Malformed, InvalidInput):
@@ -54,6 +59,9 @@ def test_numbers_keep_every_digit() -> None:
         b"\xef\xbb\xbf{}",
         "{}".encode("utf-16"),
         b"9" * 5000,
+        b"{}x",
+        b"{} {}",
+        b"{}\x0c",
     ],
 )
 def test_what_is_no_json_is_malformed(data: bytes) -> None:

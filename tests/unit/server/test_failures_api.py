@@ -98,7 +98,7 @@ def test_requeues_that_make_no_sense(served: Any, store: Any, body: Any, field: 
 
 @pytest.mark.parametrize(
     ("path", "listed", "good"),
-    [("/dead", ["letters", None, None, None], b"D"), ("/schedules", ["schedules", None, None], b"G")],
+    [("/dead", ["letters", None, None, None], b"D"), ("/schedules", ["schedules", None, None, None], b"G")],
 )
 def test_a_cursor_that_somebody_made_up_reads_no_other_rows(
     served: Any, path: str, listed: Any, good: bytes

@@ -442,6 +442,7 @@ def test_a_stream_that_breaks_off_leaves_what_came(served: Any, store: Any) -> N
     assert len(store.jobs()) == 250
     (audit,) = served.audits()
     assert audit.detail["verb"] == "jobs.create"
+    assert (audit.outcome, audit.detail["accepted"]) == ("broken_off", "250"), "of all that is stored"
 
 
 @pytest.mark.parametrize(("much", "times"), [(-1.0, 3), (100.0, 0)])

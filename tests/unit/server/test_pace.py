@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from unit.server.test_jobs_api import IN_AN_HOUR, problem
 
-from pipeline.server import app, pace
+from pipeline.server import app, pace, schedule_changes
 from pipeline.server.endpoint import INTAKES_EACH, LOOKS_EACH, STREAMS_EACH
 from pipeline.server.limits import Slots
 from pipeline.server.pace import Pace
@@ -160,8 +160,13 @@ def test_one_token_asks_so_much_at_once_and_no_more(
     for each in asking:
         each.start()
     eventually(lambda: served.services.looks.open == LOOKS_EACH)
-    for path in ("/jobs/count", f"/jobs/{id_}/why"):
-        answer = served.get(path, token=busy)
+    previews = {"json": {"cron": "0 0 29 2 *", "count": 1_000}}
+    for method, path, given in (
+        ("GET", "/jobs/count", {}),
+        ("GET", f"/jobs/{id_}/why", {}),
+        ("POST", "/schedules/preview", previews),
+    ):
+        answer = served.ask(method, path, token=busy, **given)
         assert f"you have {LOOKS_EACH} counts" in problem(answer, 429, "too-many")["detail"]
         assert answer.headers["retry-after"] == "1"
     assert served.get(f"/jobs/{id_}", token=busy).status_code == 200, (
@@ -173,6 +178,33 @@ def test_one_token_asks_so_much_at_once_and_no_more(
         each.join(20)
     assert served.get(f"/jobs/{id_}/why", token=other).status_code == 200
     assert served.services.looks.open == 0
+
+
+def test_previews_keep_no_other_reader_waiting(
+    served: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """They compute for as long as their expression likes."""
+    end, preview = threading.Event(), schedule_changes.preview
+
+    def slow(*args: Any) -> Any:
+        end.wait(20)
+        return preview(*args)
+
+    monkeypatch.setattr(schedule_changes, "preview", slow)
+    token = served.token("viewer")
+    asking = [
+        threading.Thread(
+            target=served.post, args=("/schedules/preview", {"every": "1m"}), kwargs={"token": token}
+        )
+        for _ in range(LOOKS_EACH)
+    ]
+    for each in asking:
+        each.start()
+    eventually(lambda: served.services.looks.open == LOOKS_EACH)
+    assert served.get("/jobs", token=token).status_code == 200
+    end.set()
+    for each in asking:
+        each.join(20)
 
 
 def test_a_head_of_the_events_is_no_stream(served: Any) -> None:

@@ -196,6 +196,22 @@ def test_a_trigger_that_is_skipped_is_a_conflict(served: Any, store: Any) -> Non
     assert body["outcome"] == "skipped"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/schedules/daily/trigger", None),
+        ("/schedules", DAILY),
+        ("/jobs", {"handler": "h", "in": "1h", "key": "k"}),
+    ],
+)
+def test_a_dispatcher_that_is_older_is_named_and_no_field(
+    served: Any, store: Any, path: str, body: Any
+) -> None:
+    store.owner = lambda _: {"outcome": "refused", "reason": "verb: 'limited.schedule.trigger' is unknown"}
+    detail = problem(served.post(path, body), 409, "refused")["detail"]
+    assert "the dispatcher that owns this is older" in detail
+
+
 def test_a_backfill_is_counted_before_it_is_asked_for(served: Any, store: Any) -> None:
     stored(store)
     span = {"from": "2027-01-01T00:00:00Z", "to": "2027-01-11T00:00:00Z"}

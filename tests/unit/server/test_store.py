@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import NotFound, StoreUnreachable
-from pipeline.server.store import SLOW, Confirmation
+from pipeline.server.store import AWAY, SLOW, Confirmation
 
 
 @pytest.fixture
@@ -100,3 +100,17 @@ def test_a_connection_that_nobody_waits_for_any_more_is_there_for_the_next(serve
 
     served.run(given_up())
     assert len(store.appenders) == 1, "one was made, and none was lost"
+
+
+def test_while_the_store_is_away_nobody_is_told_that_theirs_may_be_done(served: Any, store: Any) -> None:
+    """Those words are for who waited in vain."""
+    assert served.post("/jobs", {"handler": "h", "in": "1h"}).status_code == 201
+    store.cluster.reachable = False
+
+    async def waited_in_vain() -> None:
+        served.services.store.suspect(StoreUnreachable("not confirmed, and may or may not be done"))
+
+    served.run(waited_in_vain())
+    answer = served.post("/jobs", {"handler": "h", "in": "1h"})
+    assert (answer.status_code, answer.json()["detail"]) == (503, AWAY)
+    store.cluster.reachable = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from pipeline.readmodel.questions import AuditWanted, Page
@@ -10,7 +9,7 @@ from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, empty
-from pipeline.server.console.parts.pager import Pager, filled
+from pipeline.server.console.parts.pager import Gathering, Pager
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, at, lines, status, text
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import sendable
@@ -29,9 +28,11 @@ async def activity(visit: Visit) -> None:
         _filter(asked)
     page = _Activity(asked, cursor)
 
+    gathering = Gathering(ROWS, cursor or None)
+
     def ask(who: Principal) -> Page:
         who.require_all_queues()
-        return filled(partial(visit.questions.audit, wanted), ROWS, cursor or None)
+        return gathering.more(0, lambda _, n, at: visit.questions.audit(wanted, n, at)).page
 
     await frame.live(ask, page.show)
 
@@ -56,7 +57,7 @@ class _Activity:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_COLUMNS, caption="Activity")
                 self._none = empty(
-                    "No change yet",
+                    "No changes yet",
                     "What people and services change is listed here, with their token's name.",
                 )
                 self._pager = Pager("activity", at_first=not self._cursor, **self._asked)

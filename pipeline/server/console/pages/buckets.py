@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from pipeline.server.console.parts.basic import Tag, block, button, counts, link
 from pipeline.server.console.parts.heat import HeatMap
 from pipeline.server.console.parts.table import Column, Row, Table, acts, at, status, text
 from pipeline.server.console.replay_verbs import replay_window
-from pipeline.server.console.visit import Visit
+from pipeline.server.console.visit import Visit, now_ms
 from pipeline.server.console.words import number, plural
 
 View = dict[str, Any]
@@ -65,7 +64,7 @@ async def buckets(visit: Visit) -> None:
 
     def ask(who: Principal) -> tuple[int, int, Sequence[View]]:
         who.require_all_queues()
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         begin = scale.begin(now if around is None else around)
         return now, begin, visit.questions.buckets(begin, begin + scale.rows * scale.row_ms, scale.width_ms)
 
@@ -87,7 +86,7 @@ def _pills(chosen: str, around: int | None) -> None:
             if name == chosen:
                 pill.props["aria-current"] = "true"
     scale = SCALES[chosen]
-    middle = time.time_ns() // 1_000_000 if around is None else around
+    middle = now_ms() if around is None else around
     step = scale.row_ms * (scale.rows - 2)
     with Tag("nav", classes="pills", aria_label="Time"):
         link("Earlier", links.to("buckets", scale=chosen, at=format_instant(middle - step)), "pill")
@@ -144,11 +143,11 @@ class _Buckets:
     def _window(self) -> tuple[str, str]:
         """All that is shown and past."""
         begin, end = self._span
-        return format_instant(begin), format_instant(max(begin + 1, min(end, time.time_ns() // 1_000_000)))
+        return format_instant(begin), _ended(end)
 
     async def _replay(self, begin: str, _: str) -> None:
-        end = format_instant(parse_instant("from", begin) + self._scale.width_ms)
-        await replay_window(self._visit, begin, end)
+        end = parse_instant("from", begin) + self._scale.width_ms
+        await replay_window(self._visit, begin, _ended(end))
 
     def _show_troubled(self, views: Sequence[View]) -> None:
         some = [view for view in views if view["late"] or any(view["counts"].get(word) for word in BAD)]
@@ -173,6 +172,11 @@ class _Buckets:
         starts = [first + place * self._scale.width_ms for place in range(self._scale.columns)]
         cells = [cell_of(start, self._scale.width_ms, found.get(start), most, now) for start in starts]
         return {"at": format_instant(first), "how": "short", "cells": cells}
+
+
+def _ended(end: int) -> str:
+    """Empty, which is now, for what has not ended."""
+    return format_instant(end) if end <= now_ms() else ""
 
 
 def cell_of(start: int, width: int, view: View | None, most: int, now: int) -> View:

@@ -7,17 +7,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from pipeline.follower.schedules import STANDINGS
 from pipeline.readmodel.questions import Page
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.parts.basic import Tag, empty, link
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import Pager, filled, search_field, search_form
+from pipeline.server.console.parts.pager import Gathering, Pager, search_field, search_form
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
 from pipeline.server.console.schedule_verbs import act
 from pipeline.server.console.visit import Visit
-from pipeline.server.console.words import length
+from pipeline.server.console.words import clean, length, sendable
 
 View = dict[str, Any]
 ROWS = 50
@@ -25,24 +26,40 @@ ROWS = 50
 
 async def crontab(visit: Visit) -> None:
     frame = Frame(visit, "Crontab", current="crontab")
-    wanted, cursor = visit.query("q"), visit.query("after")
+    wanted, standing, cursor = visit.query("q"), visit.query("state"), visit.query("after")
     with frame.head.tools:
         if visit.operates:
             link("New schedule", links.to("schedule/edit"), "btn main")
-    with frame.body, Tag("div", classes="toolbar"), search_form("crontab"):
-        search_field(wanted, label="Find by id or handler", placeholder="part of an id or handler")
-    page = _Crontab(visit, wanted, cursor)
+    with frame.body, Tag("div", classes="toolbar"):
+        with search_form("crontab"):
+            search_field(wanted, label="Find by id or handler", placeholder="part of an id or handler")
+            if standing:
+                Tag("input", type="hidden", name="state").props["^value"] = sendable(standing)
+        _pills(wanted, standing)
+    page = _Crontab(visit, wanted, standing, cursor)
+
+    gathering = Gathering(ROWS, cursor or None)
 
     def ask(who: Principal) -> Page:
-        schedules = partial(visit.questions.schedules, text=wanted or None, queues=who.queues)
-        return filled(lambda n, at: schedules(limit=n, cursor=at), ROWS, cursor or None)
+        schedules = partial(
+            visit.questions.schedules, text=wanted or None, standing=standing or None, queues=who.queues
+        )
+        return gathering.more(0, lambda _, n, at: schedules(limit=n, cursor=at)).page
 
     await frame.live(ask, page.show)
 
 
+def _pills(wanted: str, standing: str) -> None:
+    with Tag("nav", classes="pills", aria_label="By state"):
+        for word in ("", *STANDINGS):
+            pill = link(word or "any state", links.to("crontab", q=wanted, state=word), "pill")
+            if word == standing:
+                pill.props["aria-current"] = "true"
+
+
 class _Crontab:
-    def __init__(self, visit: Visit, wanted: str, cursor: str) -> None:
-        self._visit, self._wanted, self._cursor = visit, wanted, cursor
+    def __init__(self, visit: Visit, wanted: str, standing: str, cursor: str) -> None:
+        self._visit, self._wanted, self._standing, self._cursor = visit, wanted, standing, cursor
         self._table: Table | None = None
         self._zones: dict[str, str] = {}
 
@@ -50,9 +67,10 @@ class _Crontab:
         if self._table is None:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_columns(self._visit), caption="Schedules", act=self._act)
-                self._none = _nothing(self._wanted)
-                self._pager = Pager("crontab", at_first=not self._cursor, q=self._wanted)
-        self._none.mark_as("hidden" if page.rows else "empty")
+                self._none = _nothing(self._wanted, self._standing)
+                asked = {"state": self._standing} if self._standing else {}
+                self._pager = Pager("crontab", at_first=not self._cursor, q=self._wanted, **asked)
+        self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
         self._table.show([self._row(view) for view in page.rows])
         self._zones = {view["id"]: view["tz"] for view in page.rows}
         self._pager.show(page)
@@ -63,7 +81,7 @@ class _Crontab:
                 text(view["id"], href=links.schedule(view["id"]), mono=True, clip=True),
                 text(view["handler"], mono=True),
             ),
-            lines(text(view["expression"], mono=True), view["words"], view["tz"]),
+            lines(text(view["expression"], mono=True), _without_zone(view["words"], view["tz"]), view["tz"]),
             _next(view),
             _runs(view),
             _state(view),
@@ -85,27 +103,35 @@ def _columns(visit: Visit) -> list[Column]:
     return columns + ([Column(label="Actions", bare=True)] if visit.operates else [])
 
 
-def _nothing(wanted: str) -> Tag:
-    if wanted:
-        return empty("No schedules match", f"None has {wanted!r:.80} in its id or handler.")
+def _without_zone(words: str, tz: str) -> str:
+    """The zone stands below, whole."""
+    return words.replace(f" {tz.rpartition('/')[2].replace('_', ' ')}", "", 1)
+
+
+def _nothing(wanted: str, standing: str) -> Tag:
+    if wanted or standing:
+        named = f"has {wanted!r:.80} in its id or handler" if wanted else ""
+        stands = f"is {clean(standing, 40)}" if standing else ""
+        return empty("No schedules match", f"None {' and '.join(filter(None, (stands, named)))}.")
     return empty(
         "No schedules yet", "Create one here, with dueline cron create, or with @app.cron in your code."
     )
 
 
 def _next(view: View) -> Cell:
+    upcoming = list(view.get("upcoming") or ())
     if view["next_at"] is None:
-        return None
+        return {"then": upcoming[:2], "before": "if resumed: "} if upcoming else None
     local = wall(view["next_local"]) if view["next_local"] else None
-    following = list(view.get("upcoming") or ())[1:3]
+    following = upcoming[1:3]
     return lines(at(view["next_at"]), local, {"then": following, "before": "then "} if following else None)
 
 
 def wall(local: str) -> str:
-    """`2027-03-28 02:30 +01:00` of an instant with offset; seconds only where there are any."""
+    """`Sun 2027-03-28 02:30 +01:00` of an instant with offset; seconds only where there are any."""
     at = datetime.fromisoformat(local)
     seconds = ":%S" if at.second else ""
-    return f"{at:%Y-%m-%d %H:%M{seconds}} {at.isoformat()[-6:]}"
+    return f"{at:%a %Y-%m-%d %H:%M{seconds}} {at.isoformat()[-6:]}"
 
 
 def _runs(view: View) -> Cell:

@@ -9,10 +9,11 @@ from pipeline.readmodel.questions import Page
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
-from pipeline.server.console.parts.basic import Tag, button, copy_button, counts, empty, facts, instant, link
+from pipeline.server.console.letter_verbs import requeue_edited, requeue_letters
+from pipeline.server.console.parts.basic import Tag, button, copy_button, empty, facts, instant, link
 from pipeline.server.console.parts.confirm import Sheet, confirm
 from pipeline.server.console.parts.looks import kind_of
-from pipeline.server.console.parts.pager import Pager, filled
+from pipeline.server.console.parts.pager import Gathering, Pager
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, text
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import clean, number, plural, sendable, size
@@ -29,11 +30,13 @@ async def dead(visit: Visit) -> None:
         _filter(handler, queue)
         page.draw_bulk()
 
+    gathering = Gathering(ROWS, cursor or None)
+
     def ask(who: Principal) -> Page:
         letters = partial(
             visit.questions.letters, handler=handler or None, queue=queue or None, queues=who.queues
         )
-        return filled(lambda n, at: letters(limit=n, cursor=at), ROWS, cursor or None)
+        return gathering.more(0, lambda _, n, at: letters(limit=n, cursor=at)).page
 
     await frame.live(ask, page.show)
 
@@ -100,7 +103,6 @@ class _Dead:
             lines(text(view["handler"], mono=True), view["queue"]),
             None if view["run"] is None else view["run"],
             len(view["attempts"]),
-            size(view["payload_bytes"]),
             acts(*buttons),
         ]
         return Row(id=_id(view), cells=cells)
@@ -116,11 +118,17 @@ class _Dead:
         if view is None:
             return
         if name == "look":
-            await _look(self._visit, view)
+            if await _look(self._visit, view) == "mend":
+                await self._mend(view["id"])
             return
         told = "It gets one more run, under its own idempotency key."
         if await confirm(self._visit.client, "Requeue this job?", told, verb="Requeue") is not None:
             await self._requeue(ids=[view["id"]])
+
+    async def _mend(self, job_id: str) -> None:
+        job = await self._visit.look(lambda _: self._visit.questions.job(job_id))
+        if job is not None:
+            await requeue_edited(self._visit, job)
 
     async def _requeue_chosen(self) -> None:
         ids = [self._views[each]["id"] for each in self._chosen if each in self._views]
@@ -154,17 +162,7 @@ class _Dead:
             await self._requeue(**which)
 
     async def _requeue(self, **which: Any) -> None:
-        done = await self._visit.change(lambda who: self._visit.actions.requeue_letters(who, **which))
-        if done is not None:
-            left = done.view.get("left")
-            more = f"; {left:,} were not reached in time: try again" if left else ""
-            self._visit.tell(counts({name: done.view[name] for name in _OUTCOMES}) + more, good=not left)
-
-
-_OUTCOMES = (
-    *("requeued", "brought_forward", "superseded", "pending", "cancelled", "stopped", "refused", "not_found"),
-    *("unknown", "unreadable"),
-)
+        await requeue_letters(self._visit, **which)
 
 
 def _id(view: View) -> str:
@@ -172,8 +170,8 @@ def _id(view: View) -> str:
     return f"{source['topic']}/{source['partition']}/{source['offset']}"
 
 
-async def _look(visit: Visit, view: View) -> None:
-    """The letter with the history of its attempts."""
+async def _look(visit: Visit, view: View) -> str | None:
+    """The letter with the history of its attempts. "mend": its payload is to be edited."""
     sheet = Sheet(visit.client, "Dead letter", wide=True)
     with sheet:
         job = (
@@ -189,6 +187,7 @@ async def _look(visit: Visit, view: View) -> None:
                 ("Detail", clean(view["detail"], 4_000)),
                 ("Record", _id(view)),
                 ("Run", number(view["run"])),
+                ("Payload", size(view["payload_bytes"])),
             )
         )
         with Tag("div", classes="scroll", tabindex="0", role="region", aria_label="Attempts").style(
@@ -198,7 +197,9 @@ async def _look(visit: Visit, view: View) -> None:
                 _attempt(attempt)
         with Tag("div", classes="ends"):
             button("Close", lambda: sheet.submit(None))
-    await sheet.answer()
+            if visit.operates and view["id"]:
+                button("Edit and requeue", lambda: sheet.submit("mend"))
+    return await sheet.answer()
 
 
 def _attempt(attempt: View) -> None:
@@ -217,7 +218,7 @@ def _attempt(attempt: View) -> None:
             )
             if error["trace"]:
                 with Tag("details"):
-                    Tag("summary", "Trace")
+                    Tag("summary", "Stack trace")
                     copy_button(error["trace"], "the trace")
                     Tag("pre", clean(error["trace"], 16_000), "text", tabindex="0")
 
@@ -227,7 +228,6 @@ _COLUMNS = [
     *(
         Column(label="Run", kind="num"),
         Column(label="Attempts", kind="num"),
-        Column(label="Payload", kind="num"),
     ),
     Column(label="Actions", bare=True),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import ui
 
-from pipeline.core.errors import DuelineError
+from pipeline.core.errors import DuelineError, InvalidInput, NotFound
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
@@ -18,8 +18,8 @@ from pipeline.server.console.parts.json_view import JsonView
 from pipeline.server.console.parts.looks import kind_of
 from pipeline.server.console.search import DUE_BY_NOW
 from pipeline.server.console.timeline import ENDED, shares, timeline
-from pipeline.server.console.visit import Visit, problem_of
-from pipeline.server.console.words import clean, length, plural, size
+from pipeline.server.console.visit import Visit, now_ms, problem_of
+from pipeline.server.console.words import clean, instants_in, length, plural, size
 
 View = dict[str, Any]
 NEVER_RAN = ("skipped",)
@@ -33,12 +33,20 @@ async def job(visit: Visit) -> None:
     page = _Job(visit, frame, job_id)
 
     def ask(who: Principal) -> View:
-        view = visit.questions.job(job_id)
+        view = _found(visit, job_id)
         who.require_queue(view["queue"])
         running = view["status"] == "running"
         return {**view, "flight": _flight(visit.questions.fleet()["runs"], job_id) if running else None}
 
-    await frame.live(ask, page.show)
+    await frame.live(ask, page.show, missing="No such job")
+
+
+def _found(visit: Visit, job_id: str) -> View:
+    """NotFound, of what cannot be an id of a job too."""
+    try:
+        return visit.questions.job(job_id)
+    except InvalidInput as error:
+        raise NotFound(error.problem) from None
 
 
 def _flight(runs: list[View], job_id: str) -> View | None:
@@ -52,15 +60,17 @@ class _Job:
         self._view: View | None = None
 
     def show(self, view: View) -> None:
-        if view == self._view:
-            return  # and what somebody opened or marked stays as it is
+        if view == self._view:  # and what somebody opened or marked stays as it is
+            if view["status"] not in ENDED:
+                self._draw_way(view)
+            return
         if self._view is None:
             self._build()
         before, self._view = self._view, view
-        for part, draw in ((self._way, _way), (self._facts, partial(_facts, self._id))):
-            part.clear()
-            with part:
-                draw(view)
+        self._draw_way(view)
+        self._facts.clear()
+        with self._facts:
+            _facts(self._id, self._visit.who.queues is None, view)
         self._draw_runs(view)
         if (
             before is None
@@ -74,8 +84,13 @@ class _Job:
             self._draw_verbs(view)
         if view["status"] in ENDED and view["status"] not in NEVER_RAN:
             self._why_block.mark_as("hidden")
-        elif before is None or before["status"] != view["status"]:
+        elif before is None or {**before, "flight": None} != {**view, "flight": None}:
             ui.timer(0.01, self._ask_why, once=True)
+
+    def _draw_way(self, view: View) -> None:
+        self._way.clear()
+        with self._way:
+            _way(view)
 
     def _build(self) -> None:
         with self._frame.head.titles_row:
@@ -87,9 +102,10 @@ class _Job:
             with Tag("div", classes="stack"):
                 self._why_block, self._why, beside = block("Why it is in this state")
                 with beside:
-                    button("Ask again", self._ask_why, kind="small")
+                    button("Check again", self._ask_why, kind="small")
                 with self._why:
-                    self._why_said = Tag("p", "Asking the store …", "muted", role="status")
+                    self._why_said = Tag("p", "", "muted", role="status")
+                    self._said("Asking the store …")
                 _, self._way, _ = block("Timeline")
                 _, self._runs, self._runs_aside = block("Runs and attempts")
             with Tag("div", classes="stack"):
@@ -99,9 +115,18 @@ class _Job:
     async def _ask_why(self) -> None:
         try:
             view = await self._visit.ask(lambda _: self._visit.questions.why(self._id))
-            self._why_said.say(str(view["sentence"]))
+            self._said(str(view["sentence"]))
         except DuelineError as error:
-            self._why_said.say(f"The store did not answer: {problem_of(error)}")
+            self._said(f"The store did not answer: {problem_of(error)}")
+
+    def _said(self, sentence: str) -> None:
+        """With its instants as all others of the page are shown."""
+        self._why_said.clear()
+        with self._why_said:
+            for text, at in instants_in(sentence):
+                Tag("span", text)
+                if at:
+                    instant(at, "full")
 
     def _draw_verbs(self, view: View) -> None:
         self._verbs.clear()
@@ -127,7 +152,7 @@ class _Job:
 
 
 def _way(view: View) -> None:
-    steps = timeline(view)
+    steps = timeline(view, now_ms())
     parts = shares(steps)
     if parts:
         with Tag("div", classes="span", aria_hidden="true"):
@@ -148,12 +173,16 @@ def _way(view: View) -> None:
                             Tag("span", f"{length(step.wait_ms)} {step.wait}")
 
 
-def _facts(job_id: str, view: View) -> None:
+def _facts(job_id: str, everything: bool, view: View) -> None:
+    """`everything`: whoever looks may see what is changed on all queues."""
     schedule, labels = view.get("schedule"), view.get("labels") or {}
 
     def tags() -> None:
         for name, value in labels.items():
             Tag("span", f"{name}={value}", "tag", title=f"{name}={value}")
+
+    def _changes() -> None:
+        link("who changed it", links.to("activity", job=job_id))
 
     def key() -> None:
         Tag("span", view["key"], "mono")
@@ -178,6 +207,7 @@ def _facts(job_id: str, view: View) -> None:
             ("Labels", tags if labels else None),
             ("Due", partial(instant, view["due_at"], "full")),
             ("Created", partial(instant, view.get("created_at"), "full")),
+            ("Changes", _changes if everything else None),
         )
     )
 
@@ -242,7 +272,7 @@ def _error(error: View) -> None:
     )
     if error["trace"]:
         with Tag("details"):
-            Tag("summary", "Trace")
+            Tag("summary", "Stack trace")
             with Tag("div", classes="row"):
                 copy_button(error["trace"], "the trace")
             Tag("pre", clean(error["trace"], 64_000), "text", tabindex="0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.core.errors import InvalidInput
 from pipeline.core.times import format_instant, parse_instant
@@ -14,9 +14,9 @@ from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
 from pipeline.server.console.pages.jobs_search import AT_FIRST, search_bar
-from pipeline.server.console.parts.basic import Tag, banner, button, counts, empty
+from pipeline.server.console.parts.basic import Tag, banner, button, counts, empty, link
 from pipeline.server.console.parts.confirm import confirm
-from pipeline.server.console.parts.pager import Pager, filled
+from pipeline.server.console.parts.pager import Gathered, Gathering, Pager
 from pipeline.server.console.parts.table import Column, Row, Table, at, lines, status, tags, text
 from pipeline.server.console.search import parse, relative
 from pipeline.server.console.visit import Visit, now_ms
@@ -31,6 +31,9 @@ VERBS = {"cancel": "Cancel", "requeue": "Requeue"}
 
 async def jobs(visit: Visit) -> None:
     frame = Frame(visit, "Jobs", current="jobs")
+    if visit.operates:
+        with frame.head.tools:
+            link("New job", links.to("job/new"), "btn main")
     begun = "q" not in visit.request.query_params
     search, cursor = AT_FIRST if begun else visit.query("q"), visit.query("after")
     try:
@@ -46,20 +49,16 @@ async def jobs(visit: Visit) -> None:
         page.draw_bulk()
     as_of = _instant(visit.query("now"))
 
-    def ask(who: Principal) -> Answer:
-        now = now_ms() if as_of is None else as_of
-        theirs = _theirs(parse(search, now=now), who)
-        found = filled(lambda n, at: visit.questions.jobs(theirs, limit=n, cursor=at), ROWS, cursor or None)
-        return Answer(now=now, page=found)
+    gathering = Gathering(ROWS, cursor or None)
+
+    def ask(who: Principal) -> Gathered:
+        def some(now: int, count: int, at: str | None) -> Page:
+            theirs = _theirs(parse(search, now=now), who)
+            return visit.questions.jobs(theirs, limit=count, cursor=at)
+
+        return gathering.more(now_ms() if as_of is None else as_of, some)
 
     await frame.live(ask, page.show)
-
-
-class Answer(NamedTuple):
-    """A page, and the instant (epoch ms) that times from now were counted from: the next page counts from it too."""
-
-    now: int
-    page: Page
 
 
 def _instant(text: str) -> int | None:
@@ -92,7 +91,7 @@ class _Jobs:
             for verb, name in VERBS.items():
                 button(f"{name} all matching", partial(self._change_all, verb), kind="small")
 
-    def show(self, answer: Answer) -> None:
+    def show(self, answer: Gathered) -> None:
         page = answer.page
         if self._table is None:
             choose = self._choose if self._visit.operates else None
@@ -121,6 +120,7 @@ class _Jobs:
             is not None
         ):
             change = self._visit.actions.change_jobs
+            self._visit.tell(f"{_DOING[verb]} {plural(len(ids), 'job')} …")
             await self._report(await self._visit.change(lambda who: change(who, verb, ids=ids)))
             assert self._table is not None
             self._table.unchoose()
@@ -147,6 +147,7 @@ class _Jobs:
         )
         if sure is not None:
             change = visit.actions.change_jobs
+            visit.tell(f"{_DOING[verb]} {plural(count.number, 'job')} …")
             limit = min(COUNTED, count.number + count.number // 10 + 10)  # not many more than were seen
             await self._report(
                 await visit.change(lambda who: change(who, verb, wanted=_theirs(wanted, who), limit=limit))
@@ -162,6 +163,7 @@ class _Jobs:
         self._visit.tell(
             f"{plural(view['matched'], 'job')}: {counts(view['counts'])}{left}{first}",
             good=not failed and not left,
+            stays=True,
         )
 
 
@@ -171,6 +173,7 @@ _NONE_DUE = (
 )
 _NO_MATCH = "No jobs match", "Try fewer words, another status or another due time."
 _NO_JOB = "No jobs yet", "Create one with dueline job create, with POST /api/v1/jobs, or in Python."
+_DOING = {"cancel": "Cancelling", "requeue": "Requeuing"}
 _MEANING = {
     "cancel": "Pending jobs will not fire; jobs that have fired are left alone.",
     "requeue": "Each job that has ended gets one more run, under its own idempotency key.",

@@ -43,8 +43,7 @@ def search_bar(visit: Visit, search: str, wanted: JobsWanted | None) -> None:
             more=partial(known_names, visit),
         )
     with Tag("div", classes="toolbar"):
-        if wanted is not None:
-            _draw_pills(search, wanted)
+        _draw_pills("" if wanted is None else search, wanted)
     with Tag("div", classes="toolbar folded"):
         if wanted is not None:
             _Range(visit, search).draw()
@@ -62,18 +61,22 @@ def _draw_help() -> None:
             Tag("dd", "part of an id, key or handler; put values with spaces in double quotes")
 
 
-def _draw_pills(search: str, wanted: JobsWanted) -> None:
+def _draw_pills(search: str, wanted: JobsWanted | None) -> None:
     with Tag("nav", classes="pills", aria_label="By status"):
-        _pill("any status", instead(search, ("status", "order")), not wanted.statuses)
+        _pill("any status", instead(search, ("status", "order")), wanted is not None and not wanted.statuses)
         for each in JobStatus:
-            _pill(each.value, _of_status(search, each), wanted.statuses == {each})
+            _pill(each.value, _of_status(search, each), wanted is not None and wanted.statuses == {each})
     said = due_words(search)
     with Tag("nav", classes="pills", aria_label="By due time"):
         for label, words in (("due by now", [DUE_BY_NOW]), ("to come", [DUE_LATER]), ("any time", [])):
-            _pill(label, instead(search, ("due", "order"), *words), said == words)
+            _pill(label, instead(search, ("due", "order"), *words), wanted is not None and said == words)
     with Tag("nav", classes="pills", aria_label="Order"):
         for order, label in (("due", "soonest first"), ("-due", "latest first")):
-            _pill(label, instead(search, ("order",), f"order:{order}"), wanted.order == order)
+            _pill(
+                label,
+                instead(search, ("order",), f"order:{order}"),
+                wanted is not None and wanted.order == order,
+            )
 
 
 def _of_status(search: str, status: JobStatus) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.core.times import format_instant, parse_instant
 from pipeline.server.access import Principal
@@ -21,6 +21,14 @@ LATE_MS = 60_000
 """A backlog older than that is shown as bad, and one older than a sixth of it as a warning."""
 SHOWN = 12
 MINUTE_MS = 60_000
+
+
+class Notice(NamedTuple):
+    """What wants somebody; of a queue, or of all."""
+
+    title: str
+    text: str
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class _Now:
         if not self._built:
             self._build()
         view = answer.overview
-        self._show_held(view.get("held"))
+        self._show_notices(notices(answer))
         self._figures.show(answer)
         self._show_charts(view)
         self._show_overdue(view["schedules"])
@@ -61,8 +69,8 @@ class _Now:
 
     def _build(self) -> None:
         self._built = True
-        self._held = Tag("div")
-        self._held_shown: object = None
+        self._notices = Tag("div")
+        self._noticed: list[Notice] = []
         self._figures = _Figures()
         with Tag("div", classes="cols"):
             _, body, _ = block("Throughput", aside="runs per minute, last hour")
@@ -93,19 +101,16 @@ class _Now:
                 with body:
                     self._queues = Table(_QUEUES, caption="Queues", wide=True)
 
-    def _show_held(self, held: View | None) -> None:
-        if held == self._held_shown:
+    def _show_notices(self, notices: list[Notice]) -> None:
+        if notices == self._noticed:
             return
-        self._held_shown = held
-        self._held.clear()
-        if held is not None:
-            told = f"Restored from backup {held['backup']}, {held['state']} since {held['since']}."
-            with self._held:
-                banner(
-                    "Dispatch is on hold.",
-                    f"{told} Nothing fires until it is released with dueline release.",
-                    "warn",
-                )
+        self._noticed = notices
+        self._notices.clear()
+        with self._notices:
+            for each in notices:
+                with banner(each.title, each.text, "warn"):
+                    if each.queue is not None:
+                        link("Look at the queue", links.to("queues"))
 
     def _show_charts(self, view: View) -> None:
         times, minutes = _hour(view)
@@ -204,13 +209,37 @@ class _Figures:
         small.say(told)
 
 
+def notices(answer: Answer) -> list[Notice]:
+    """What stands still until somebody does something, first what holds up most."""
+    found = []
+    if held := answer.overview.get("held"):
+        told = f"Restored from backup {held['backup']}, {held['state']} since {held['since']}."
+        found.append(
+            Notice("Dispatch is on hold.", f"{told} Nothing fires until it is released with dueline release.")
+        )
+    for queue in answer.queues:
+        name, waiting = queue["queue"], queue["lag"] or 0
+        stand = f"{plural(waiting, 'run')} waiting." if waiting else ""
+        if pause := queue["paused"]:
+            why = f"{pause['reason']}." if pause["reason"] else ""
+            found.append(Notice(f"Queue {name} is paused.", f"{why} {stand}".strip(), name))
+        elif answer.overview["freshness"].get("problem"):
+            continue  # whose workers are not heard is not known to be without
+        elif waiting and not queue["workers"]:
+            found.append(Notice(f"Queue {name} has no live worker.", stand, name))
+        elif queue["parked"]:
+            told = f"{plural(queue['parked'], 'run')} parked until one is there."
+            found.append(Notice(f"Queue {name} has a handler that no live worker knows.", told, name))
+    return found
+
+
 _HANDLERS = [
     Column(label="Handler", head=True),
     *(Column(label=label, kind="num") for label in ("Succeeded", "Failed, retried", "Dead")),
 ]
 _QUEUES = [
     *(Column(label="Queue", head=True), Column(label="State")),
-    *(Column(label=label, kind="num") for label in ("Lag", "In flight", "Workers")),
+    *(Column(label=label, kind="num") for label in ("Waiting", "In flight", "Workers")),
 ]
 
 

@@ -56,11 +56,11 @@ class _Queues:
 def _cells(view: View) -> list[Cell]:
     return [
         text(view["queue"], href=links.jobs(f"queue:{view['queue']}"), mono=True),
-        lines(*_pause(view["paused"]), *_purge(view["purge"])),
+        lines(*_pause(view), *_purge(view["purge"])),
         number(view["lag"]),
         at(view["oldest_unacked"]),
         lines(f"{number(view.get('started_per_min'))} started", f"{number(view.get('ended_per_min'))} ended"),
-        lines(number(view["workers"]), "no live worker" if not view["workers"] else None),
+        number(view["workers"]),
         number(view["in_flight"]),
         lines(number(view["held"]), plural(view["parked"], "parked run") if view["parked"] else None),
         _some(view["handlers"]),
@@ -73,7 +73,7 @@ def _some(handlers: Sequence[str]) -> Cell:
 
 
 _COLUMNS = [
-    *(Column(label="Queue", head=True), Column(label="State"), Column(label="Lag", kind="num")),
+    *(Column(label="Queue", head=True), Column(label="State"), Column(label="Waiting", kind="num")),
     *(
         Column(label="Oldest unacked"),
         Column(label="Per minute", kind="num"),
@@ -87,9 +87,10 @@ def _columns(visit: Visit) -> list[Column]:
     return _COLUMNS + ([Column(label="Actions", bare=True)] if visit.operates else [])
 
 
-def _pause(pause: View | None) -> list[Cell]:
+def _pause(view: View) -> list[Cell]:
+    pause = view["paused"]
     if pause is None:
-        return [status("active")]
+        return [status("active") if view["workers"] else status("no live worker", kind="warn")]
     return [status("paused"), pause["reason"], f"by {pause['by']}" if pause["by"] else None]
 
 

@@ -25,7 +25,7 @@ View = dict[str, Any]
 
 async def replays(visit: Visit) -> None:
     frame = Frame(visit, "Replays", current="replays")
-    if visit.operates:
+    if visit.operates and visit.who.queues is None:
         with frame.head.tools:
             button("Replay a window", partial(replay_window, visit), kind="main")
     page = _Replays()
@@ -61,7 +61,7 @@ async def replay(visit: Visit) -> None:
         who.require_all_queues()
         return visit.questions.replay(replay_id)
 
-    await frame.live(ask, page.show, every=2.0)
+    await frame.live(ask, page.show, every=2.0, missing="No such replay")
 
 
 class _Replay:

@@ -9,9 +9,11 @@ from typing import Any
 from pipeline.server.access import Principal
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
+from pipeline.server.console.names import unknown
 from pipeline.server.console.pages.crontab import wall
 from pipeline.server.console.parts.basic import (
     Tag,
+    banner,
     block,
     button,
     copy_button,
@@ -23,6 +25,7 @@ from pipeline.server.console.parts.basic import (
 )
 from pipeline.server.console.parts.json_view import JsonView
 from pipeline.server.console.parts.table import Cell, Column, Row, Table, acts, at, lines, status, text
+from pipeline.server.console.schedule_fields import said
 from pipeline.server.console.schedule_verbs import act
 from pipeline.server.console.visit import Visit
 from pipeline.server.console.words import length, number
@@ -37,10 +40,11 @@ async def schedule(visit: Visit) -> None:
 
     def ask(who: Principal) -> View:
         view = visit.questions.schedule(schedule_id)
-        who.require_queue(view["spec"]["queue"])
-        return view
+        spec = view["spec"]
+        who.require_queue(spec["queue"])
+        return {**view, "unknown": unknown(visit.questions.queues(), spec["handler"], spec["queue"])}
 
-    await frame.live(ask, page.show)
+    await frame.live(ask, page.show, missing="No such schedule")
 
 
 class _Schedule:
@@ -56,6 +60,7 @@ class _Schedule:
         self._no_recent.mark_as("hidden" if view["recent"] else "empty")
         self._next.show([_next(each) for each in view["next"]])
         self._no_next.mark_as("hidden" if view["next"] else "empty")
+        self._no_next.say(_NO_NEXT.get(view["state"], "Nothing to come"))
         self._last.show([_last(each) for each in view["last"]])
         self._no_last.mark_as("hidden" if view["last"] else "empty")
         self._backfills.show([self._backfill(each) for each in view["backfills"]])
@@ -68,7 +73,7 @@ class _Schedule:
         if self._visit.operates:
             self._verbs = Tag("div", classes="row")
             self._verbs.move(self._frame.head.tools, target_index=0)
-        with Tag("div", classes="cols wide-left"):
+        with Tag("div", classes="cols wide-left facts-first"):
             with Tag("div", classes="stack"):
                 self._build_instants()
             with Tag("div", classes="stack"):
@@ -84,10 +89,10 @@ class _Schedule:
                 Column(label="After jitter"),
             ]
             self._next = Table(columns, caption="Next instants")
-            self._no_next = empty("Nothing to come", "It is paused or has ended.")
+            self._no_next = Tag("div", "", "hidden")
         self._backfill_block, body, _ = block("Backfills", flush=True)
         with body:
-            names = ("Backfill", "From", "To", "Reached", "Progress")
+            names = ("Backfill", "Progress", "Range", "Reached")
             columns = [Column(label=name, head=name == "Backfill") for name in names]
             columns += [Column(label="Actions", bare=True)] if self._visit.operates else []
             self._backfills = Table(columns, caption="Backfills", act=self._cancel_backfill)
@@ -119,7 +124,7 @@ class _Schedule:
         self._shown["stands"] = stands
         self._stands.clear()
         with self._stands:
-            _stands(view)
+            _stands(view, self._visit.who.queues is None)
         if self._visit.operates:
             self._verbs.clear()
             with self._verbs:
@@ -140,11 +145,7 @@ class _Schedule:
         self._shown["spec"] = spec
         self._spec.clear()
         with self._spec:
-            facts(
-                (name.replace("_", " "), _written(value))
-                for name, value in spec.items()
-                if name != "payload" and value != "0ms"
-            )
+            facts([*said(spec), ("Kept by", spec.get("source")), ("Version", spec.get("version"))])
             if "payload" in spec:
                 written = json.dumps(spec["payload"], ensure_ascii=False)
                 with Tag("div", classes="row").style("margin-top: 12px"):
@@ -156,12 +157,11 @@ class _Schedule:
         done = each["fired"] / each["total"] if each["total"] else 0
         told = f"{each['fired']:,} of {each['total']:,}"
         cells: list[Cell] = [
-            text(each["id"], mono=True, clip=True),
-            at(each["from"]),
-            at(each["to"]),
-            at(each["cursor"]),
+            text(each["id"][:8], mono=True),
+            {"bar": done, "text": told},
+            lines(at(each["from"], "plain"), at(each["to"], "plain")),
+            at(each["cursor"], "plain"),
         ]
-        cells.append({"bar": done, "text": told})
         if self._visit.operates:
             cells.append(acts(("cancel", "Cancel", f"Cancel backfill {each['id']}")))
         return Row(id=each["id"], cells=cells)
@@ -171,7 +171,14 @@ class _Schedule:
         await self._visit.change(lambda who: cancel(who, self._id, backfill))
 
 
-def _stands(view: View) -> None:
+_NO_NEXT = {
+    "paused": "Paused: nothing fires until it is resumed.",
+    "ended": "Ended: nothing fires any more.",
+}
+
+
+def _stands(view: View, everything: bool) -> None:
+    """`everything`: whoever looks may see what is changed on all queues."""
     counters = view["counters"]
     named = ("fired", "succeeded", "dead", "cancelled", "triggered", "backfilled", "missed", "overlapped")
 
@@ -181,6 +188,8 @@ def _stands(view: View) -> None:
         if view["overdue"]:
             Tag("span", "overdue", "st bad")
 
+    if view["unknown"]:
+        banner(view["unknown"], kind="warn")
     facts(
         (
             ("In words", view["words"]),
@@ -198,6 +207,12 @@ def _stands(view: View) -> None:
             ("Changed", _at(view["changed_at"])),
             ("Created", _at(view["created_at"])),
             ("Revision", number(view["revision"])),
+            (
+                "Changes",
+                partial(link, "who changed it", links.to("activity", schedule=view["id"]))
+                if everything
+                else None,
+            ),
         )
     )
 
@@ -210,10 +225,6 @@ def _open(runs: list[View]) -> None:
     for run in runs[:5]:
         with Tag("div"):
             link(run["id"], links.job(run["id"]), "mono")
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _next(each: View) -> Row:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.core.errors import DuelineError, InvalidInput, NotFound
+from pipeline.core.errors import DuelineError, InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.zones import zone_names
-from pipeline.server.access import Role
+from pipeline.server.access import Role, Unauthenticated
 from pipeline.server.console import links
 from pipeline.server.console.frame import Frame
-from pipeline.server.console.names import known_names
+from pipeline.server.console.names import known_names, unknown_handler
 from pipeline.server.console.parts.basic import Tag, banner, block, button, empty, link
 from pipeline.server.console.parts.conflict import draw_conflict
 from pipeline.server.console.parts.field import Field
@@ -33,7 +32,8 @@ from pipeline.server.console.schedule_fields import (
     read,
     written,
 )
-from pipeline.server.console.visit import Visit, problem_of, told
+from pipeline.server.console.sessions import watch_session
+from pipeline.server.console.visit import Visit, now_ms, problem_of, told
 from pipeline.server.console.words import clean
 from pipeline.server.schedule_changes import Stale
 
@@ -62,7 +62,7 @@ async def schedule_form(visit: Visit) -> None:
                 problem_of(error),
             )
         return
-    form = _Form(visit, view, time.time_ns() // 1_000_000, await known_names(visit))
+    form = _Form(visit, view, now_ms(), await known_names(visit))
     with frame.body:
         form.draw()
     await form.check()
@@ -77,7 +77,10 @@ class _Form:
         self._before = written(self._spec)
         self._fields: dict[str, Field] = {}
         self._asked = 0
+        self._verb = "Save changes" if view else "Create"
         self._tried = False
+        self._blames = False
+        """Whether what is said beside the buttons is about fields, and goes with what is wrong there."""
 
     def draw(self) -> None:
         source = str(self._spec.get("source", ""))
@@ -95,8 +98,9 @@ class _Form:
             with Tag("div", classes="stack"):
                 self._draw_what()
                 self._problem = Tag("div")
+                watch_session(self._visit, self._problem)
                 with Tag("div", classes="row"):
-                    button("Save changes" if self._view else "Create", self._save, kind="main")
+                    self._button = button(self._verb, self._save, kind="main")
                     back = links.schedule(self._spec["id"]) if self._view else links.to("crontab")
                     link("Go back", back, "btn")
 
@@ -145,7 +149,17 @@ class _Form:
             problems = await self._meant(values, problems) | problems
         if mine == self._asked:
             self._blame(problems)
+            if self._blames and not problems:
+                self._problem.clear()
+                self._blames = False
+            await self._warn(mine)
         return values, problems
+
+    async def _warn(self, mine: int) -> None:
+        handler, queue = self._fields["handler"], self._fields["queue"]
+        warning = await unknown_handler(self._visit, handler.text, queue.text)
+        if mine == self._asked:
+            handler.warn(warning)
 
     def _blame(self, problems: Problems) -> None:
         for name, field in self._fields.items():
@@ -179,7 +193,10 @@ class _Form:
         values, problems = await self.check()
         if problems:
             self._say(_told(problems))
+            self._blames = True
             return
+        self._button.say("Saving …")
+        self._button.put("disabled", True)
         try:
             outcome, schedule_id = await self._stored(now, values)
         except Stale:
@@ -187,6 +204,13 @@ class _Form:
         except InvalidInput as error:
             self._blame(_blamed(error))
             self._say(_told(_blamed(error)))
+        except Unauthenticated:
+            self._visit.leave()
+        except StoreUnreachable:
+            self._say(
+                "The store did not answer, so it may or may not be saved. Look at the crontab before you try again.",
+                title="It was not confirmed.",
+            )
         except DuelineError as error:
             self._say(problem_of(error))
         else:
@@ -194,6 +218,9 @@ class _Form:
                 self._visit.go(links.schedule(schedule_id))
             else:
                 self._say(told(outcome))
+        finally:
+            self._button.say(self._verb)
+            self._button.put("disabled", None)
 
     async def _stale(self, yours: Texts) -> None:
         """Somebody else has changed it: show what differs, and go on from what is stored now."""
@@ -243,9 +270,9 @@ class _Form:
             await visit.ask(lambda _, position=position: visit.questions.wait_for(position, 2_000))  # type: ignore[misc]
         return str(done.view["outcome"]), schedule_id
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, title: str = "It was not saved.") -> None:
         with self._problem:
-            banner("It was not saved.", clean(text, 300), "bad")
+            banner(title, clean(text, 300), "bad")
 
 
 def _blamed(error: InvalidInput) -> Problems:

@@ -4,7 +4,7 @@ let made = 0;
 
 export default {
   props: {
-    kind: String, label: String, value: [String, Boolean], hint: String, error: String, options: Array, placeholder: String,
+    kind: String, label: String, value: [String, Boolean], hint: String, error: String, warning: String, options: Array, placeholder: String,
     tz: String, name: String, required: Boolean, slow: Number, disabled: Boolean, autofocus: Boolean, list: Array,
   },
   emits: ["input"],
@@ -15,7 +15,7 @@ export default {
     this.rezone = () => { this.zones++; };
     if (this.kind === "instant") document.addEventListener("dueline-zone", this.rezone);
     const kept = this.$el.closest("dialog") ? undefined : window.dueline?.typedBefore(this.label);
-    if (kept !== undefined && kept !== this.own) { this.reveal(); this.typed(kept); }
+    if (kept !== undefined && kept !== this.own) { this.reveal(); this.typed(kept); this.tell(); } // before any button
   },
   beforeUnmount() { clearTimeout(this.timer); document.removeEventListener("dueline-zone", this.rezone); },
   methods: {
@@ -76,7 +76,7 @@ export default {
       const row = h("div", { class: "pick", key: this.zones }, [
         h("input", {
           ref: "picker", type: "datetime-local", value: window.dueline.times.wall(this.own, this.tz), "aria-label": "Date and time",
-          "aria-describedby": `${this.id}n ${picker}`, onChange: this.picked, onKeydown: this.entered,
+          "aria-describedby": `${this.id}n ${picker}`, onChange: this.picked, onBlur: this.tell, onKeydown: this.entered,
         }),
         h("span", { id: picker, class: "hint" }, window.dueline.times.zone(this.own, this.tz)),
       ]);
@@ -84,7 +84,7 @@ export default {
     },
   },
   render() {
-    const told = [this.hint && `${this.id}h`, this.error && `${this.id}e`].filter(Boolean).join(" ");
+    const told = [this.hint && `${this.id}h`, this.warning && `${this.id}w`, this.error && `${this.id}e`].filter(Boolean).join(" ");
     const common = {
       id: this.id, ref: "input", name: this.name, required: this.required || undefined, disabled: this.disabled || undefined,
       "aria-describedby": told || undefined, "aria-invalid": this.error ? "true" : undefined,
@@ -104,6 +104,7 @@ export default {
       ...(this.kind === "check" ? [input, label] : [label, ...shown]),
       ...(this.list ? [h("datalist", { id: `${this.id}l` }, this.list.map((value) => h("option", { value })))] : []),
       ...(this.hint ? [h("span", { class: "hint", id: `${this.id}h` }, this.hint)] : []),
+      ...(this.warning ? [h("span", { class: "warning", id: `${this.id}w`, role: "status" }, this.warning)] : []),
       ...(this.error ? [h("span", { class: "error", id: `${this.id}e`, role: "alert" }, this.error)] : []),
     ]);
   },

@@ -69,6 +69,11 @@ class Field(Element, component="field.js"):
         if self._props.get("error", "") != problem:
             self._props["error"] = clean(problem)
 
+    def warn(self, warning: str) -> None:
+        """Show what may be wrong with it, and is taken all the same; empty: nothing is."""
+        if self._props.get("warning", "") != warning:
+            self._props["warning"] = clean(warning)
+
     def show(self, value: str) -> None:
         """Put another value in."""
         self.value = value

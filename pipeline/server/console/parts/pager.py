@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pipeline.readmodel.questions import Page
@@ -28,6 +29,44 @@ def filled(ask: Callable[[int, str | None], Page], rows: int, cursor: str | None
         scanned, cursor = scanned + page.scanned, page.cursor
         if cursor is None or len(found) >= rows or time.monotonic() > deadline:
             return Page(rows=found, cursor=cursor, scanned=scanned)
+
+
+class Gathering:
+    """A page that is looked for over several refreshes, where one does not suffice: each goes on where the last one
+    left off, and what was found is shown until as much has been looked at anew. Any thread."""
+
+    def __init__(self, rows: int, cursor: str | None) -> None:
+        """`cursor`: where the page begins in its list."""
+        self._rows, self._cursor = rows, cursor
+        self._lock = threading.Lock()
+        self._shown: Gathered | None = None
+        self._under_way: Gathered | None = None
+
+    def more(self, now: int, ask: Callable[[int, int, str | None], Page]) -> Gathered:
+        """`ask` is given an instant (epoch ms), how many are wanted and where to go on. The instant is the one from
+        when the page was begun, since a list goes on as the one that it was."""
+        with self._lock:
+            under_way = self._under_way or Gathered(now=now, page=Page(rows=[], cursor=self._cursor))
+            before = under_way.page
+            found = filled(
+                lambda count, at: ask(under_way.now, count, at), self._rows - len(before.rows), before.cursor
+            )
+            page = Page(
+                rows=[*before.rows, *found.rows], cursor=found.cursor, scanned=before.scanned + found.scanned
+            )
+            under_way = Gathered(now=under_way.now, page=page)
+            whole = page.cursor is None or len(page.rows) >= self._rows
+            self._under_way = None if whole else under_way
+            if whole or self._shown is None or page.scanned >= self._shown.page.scanned:
+                self._shown = under_way
+            return self._shown
+
+
+class Gathered(NamedTuple):
+    """A page, and the instant (epoch ms) that times from now were counted from: the next page counts from it too."""
+
+    now: int
+    page: Page
 
 
 @contextmanager

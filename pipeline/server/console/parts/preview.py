@@ -74,6 +74,9 @@ class Preview:
         with self._body:
             instants = view["instants"]
             Tag("h3", f"The next {len(instants)}" if instants else "No more to come")
+            with Tag("div", classes="heads muted"):
+                Tag("span", f"In {view['tz']}")
+                Tag("span", classes="zone-name")
             with Tag("ol"):
                 for each in instants:
                     _line(each)

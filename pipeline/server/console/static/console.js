@@ -12,6 +12,7 @@
   let theme = kept("dueline-theme", "system");
   let zone = kept("dueline-zone", "local");
 
+  root.dataset.zone = zone;
   function applyTheme() {
     root.dataset.theme = theme === "dark" || (theme === "system" && dark.matches) ? "dark" : "light";
   }
@@ -35,11 +36,16 @@
   }
   function ago(at) {
     const ms = at - Date.now();
-    const size = Math.abs(ms);
-    const [amount, unit] =
-      size < 60e3 ? [size / 1e3, "s"] : size < 3600e3 ? [size / 60e3, "min"] : size < 172800e3 ? [size / 3600e3, "h"] : [size / 86400e3, "d"];
-    const text = `${Math.floor(amount)} ${unit}`;
+    const rounded = (unit) => Math.round(Math.abs(ms) / unit);
+    const text =
+      rounded(1e3) < 60 ? `${rounded(1e3)} s` : rounded(60e3) < 60 ? `${rounded(60e3)} min`
+      : rounded(3600e3) < 48 ? `${rounded(3600e3)} h` : `${rounded(86400e3)} d`;
     return ms >= 0 ? `in ${text}` : `${text} ago`;
+  }
+  function dayName(at, utc) { // `Wed 2 Dec`, of another year with that
+    const year = wall(at, utc).day.slice(0, 4) === wall(new Date(), utc).day.slice(0, 4) ? undefined : "numeric";
+    const how = { weekday: "short", day: "numeric", month: "short", year, timeZone: utc ? "UTC" : undefined };
+    return at.toLocaleDateString("en-GB", how).replaceAll(",", "");
   }
   const shown = new Set();
   // What fields for instants show and say: in a zone of their own (a schedule's), else in that of the switch.
@@ -103,7 +109,7 @@
       const utc = zone === "utc";
       const { day, time, ms } = wall(at, utc);
       const today = wall(new Date(), utc).day === day;
-      const main = how === "short" ? `${today ? "" : `${day.slice(5)} `}${time.slice(0, time.endsWith(":00") ? 5 : 8)}` : how === "full" ? `${day} ${time}.${ms} ${utc ? "UTC" : offset(at)}` : how === "time" ? `${time}.${ms}`
+      const main = how === "short" ? `${today ? "" : `${dayName(at, utc)} `}${time.slice(0, time.endsWith(":00") ? 5 : 8)}` : how === "full" ? `${day} ${time}.${ms} ${utc ? "UTC" : offset(at)}` : how === "time" ? `${time}.${ms}`
         : today ? time : `${day} ${time}`;
       const element = document.createElement("time");
       element.dateTime = text;
@@ -156,13 +162,13 @@
     }
     live.textContent = text;
   }
-  window.dueline = { copy, times, typedBefore: (label) => typedBefore(label) };
+  window.dueline = { copy, times, sayNext, keepFields, typedBefore: (label) => typedBefore(label) };
   document.addEventListener("click", (event) => {
     const target = event.target instanceof Element ? event.target : null;
     const button = target?.closest("button");
     if (!button) return;
     if (button.dataset.theme && button.closest(".switch")) { theme = button.dataset.theme; keep("dueline-theme", theme); applyTheme(); pressAll(); }
-    if (button.dataset.zone) { zone = button.dataset.zone; keep("dueline-zone", zone); pressAll(); redraw(); document.dispatchEvent(new Event("dueline-zone")); }
+    if (button.dataset.zone) { zone = root.dataset.zone = button.dataset.zone; keep("dueline-zone", zone); pressAll(); redraw(); document.dispatchEvent(new Event("dueline-zone")); }
     if (button.dataset.copy !== undefined) { event.preventDefault(); copy(button.dataset.copy, button); }
     if (button.classList.contains("menu-button")) {
       const open = button.closest(".side").classList.toggle("open");
@@ -185,11 +191,14 @@
 
   // -- what was typed, over a server that was started anew ---------------------------------------------------------
   const KEPT = "dueline-typed";
+  const KEPT_MS = 900e3; // whoever comes back later begins anew
   let typed = {};
   try {
-    const { at, fields } = JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
-    sessionStorage.removeItem(KEPT);
-    if (at === location.href) typed = fields;
+    const { at, when, fields } = JSON.parse(sessionStorage.getItem(KEPT) ?? "{}");
+    if (at === location.href) { // and not the sign-in page on the way back here
+      sessionStorage.removeItem(KEPT);
+      if (Date.now() - when < KEPT_MS) typed = fields;
+    }
   } catch { /* nothing is kept then */ }
   function keepFields() {
     const fields = {};
@@ -197,13 +206,31 @@
       const input = field.querySelector("input:not([type=checkbox]), textarea, select");
       if (input && !field.closest("dialog")) fields[field.querySelector("label").textContent] = input.value;
     }
-    try { sessionStorage.setItem(KEPT, JSON.stringify({ at: location.href, fields })); } catch { /* full */ }
+    try { sessionStorage.setItem(KEPT, JSON.stringify({ at: location.href, when: Date.now(), fields })); } catch { /* full */ }
   }
   function typedBefore(label) { // once
     const value = typed[label];
     delete typed[label];
     return value;
   }
+
+  // -- a form whose session has ended: whoever has signed in again, in another tab, goes on with what was typed --------
+  setInterval(async () => {
+    const again = document.hidden ? null : document.querySelector("a[data-again]");
+    if (!again) return;
+    const answer = await fetch(again.dataset.again).catch(() => null);
+    if (answer?.ok) { keepFields(); location.reload(); }
+  }, 2000);
+
+  // -- a note that the next page shows ------------------------------------------------------------------------------
+  const NOTE = "dueline-note";
+  function sayNext(text) { try { sessionStorage.setItem(NOTE, text); } catch { /* full: it is not shown */ } }
+  const note = () => {
+    let text = null;
+    try { text = sessionStorage.getItem(NOTE); sessionStorage.removeItem(NOTE); } catch { /* none */ }
+    if (text) window.Quasar?.Notify.create({ message: text, position: "bottom", timeout: 4000, closeBtn: "Close" });
+  };
+  window.addEventListener("load", () => setTimeout(note, 200));
 
   // -- a server that is gone, or stands still ----------------------------------------------------------------------
   // NiceGUI loads the page anew when no connection comes about in time, and of a server that is away nothing would be
