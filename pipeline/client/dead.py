@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pipeline.client.commands import JobChange, Sent, answer_of, meaning_of, requeue_of, send
 from pipeline.client.connection import Connection
 from pipeline.client.request import wait_ms
-from pipeline.core.errors import InvalidInput, NotAllowed
+from pipeline.core.errors import InvalidInput, NotAllowed, Refused
 from pipeline.core.handler import Duration
 from pipeline.core.job import Run
 
@@ -88,5 +88,5 @@ def _outcome(connection: Connection, run: Run, sent: Sent | InvalidInput) -> tup
         if isinstance(sent, InvalidInput):
             raise sent
         return meaning_of(run.job_id, answer_of(connection, sent)), ""
-    except (InvalidInput, NotAllowed) as error:
+    except (InvalidInput, NotAllowed, Refused) as error:
         return JobChange(id=run.job_id, outcome=REFUSED), str(error)

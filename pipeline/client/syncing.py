@@ -97,7 +97,7 @@ def retain_only(
         sent = under_way.popleft()
         try:
             event = answer_of(connection, sent)
-        except InvalidInput as error:
+        except (InvalidInput, Refused) as error:
             yield ScheduleChange(id="", outcome=REFUSED, reason=str(error))
             continue
         yield from _retained(event)

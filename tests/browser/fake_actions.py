@@ -13,7 +13,7 @@ from browser.made import HOUR, View, letters, matches, ms_of, schedule, stamp
 
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.times import aware, parse_duration, parse_instant
-from pipeline.core.timing import preview
+from pipeline.core.timing import TimingSpec, preview, timing_of
 from pipeline.core.zones import zone_of
 from pipeline.readmodel.questions import JobsWanted, Position
 from pipeline.server.access import Principal, Role, TokenRecord, new_secret
@@ -376,4 +376,5 @@ def _preview(options: Mapping[str, Any], after: str | None, count: int) -> View:
                 "note": gap or twice,
             }
         )
-    return {"words": f"as {cron} says, {tz}", "tz": tz, "instants": shown}
+    words = timing_of(TimingSpec(cron=cron, tz=tz)).words
+    return {"words": words, "tz": tz, "instants": shown}

@@ -79,6 +79,19 @@ def test_dead_letters_are_listed_and_requeued(served: Any, store: Any, eventuall
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [{"outcome": "refused", "reason": "verb: unknown"}, {"outcome": "not_alone", "reason": "pause nightly"}],
+)
+def test_a_letter_that_its_owner_refuses_stops_no_other(served: Any, store: Any, answer: Any) -> None:
+    refused, _ = dead_job(served, store), dead_job(served, store)
+    done = {"outcome": "requeued", "run": 2}
+    store.owner = lambda command: answer if command.job_id == refused.job_id else done
+    told = served.post("/dead/requeue", {"everything": True}).json()
+    assert (told["matched"], told["requeued"], told["refused"]) == (2, 1, 1)
+    assert [error["id"] for error in told["errors"]] == [refused.job_id]
+
+
+@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({}, "ids"),

@@ -125,7 +125,7 @@ def test_an_owner_that_has_more_is_asked_again_and_one_that_refuses_is_told(
     here = [command.detail for command in store.commands if command.detail["partition"] == "0"]
     assert [(detail["after"], detail["until"]) for detail in here] == [("", ""), ("b", ""), ("c", "")]
     assert [action for action, _ in events] == ["schedules.refused", "schedules"]
-    assert events[0][1]["reason"] == "verb: unknown"
+    assert "Upgrade the dispatchers" in events[0][1]["reason"]
     assert (events[1][1]["deleted"], events[1][1]["refused"]) == (4, 1)
 
 
