@@ -44,6 +44,7 @@ def test_a_small_bench_measures_and_leaves_nothing(
         *(part for shape in shapes for part in ("--shape", shape)),
     )
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     jsonschema.validate(found, SCHEMA)
     assert done.returncode == (1 if found["missed"] else 0)

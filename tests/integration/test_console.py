@@ -77,9 +77,12 @@ def _purge_what_waits(shop: Fleet, page: Page) -> None:
     press(page, "Pause default")
     press(dialog(page), "Pause")
     expect(_row(page)).to_contain_text("by local", timeout=PATIENCE_MS)
+    deadline = time.monotonic() + 60
+    while '"queue_paused"' not in shop.log():  # or the worker still starts them
+        assert time.monotonic() < deadline, "the worker did not hear of the pause"
+        page.wait_for_timeout(100)
     for _ in range(3):
         shop.client.schedule("ok", {}, in_="0s")
-    deadline = time.monotonic() + 60
     while (waiting := _waiting(page)) != 3:
         assert time.monotonic() < deadline, waiting
         page.wait_for_timeout(100)
