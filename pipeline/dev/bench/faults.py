@@ -104,8 +104,9 @@ def _struck(here: Site, fault: Fault) -> tuple[list[Seen], int]:
     dispatchers = [here.dispatcher(), here.dispatcher()]
     balanced(dispatchers, here.layout.partitions)
     count = int(RATE * SECONDS)
-    start = here.now() + SETTLE_MS + int(count * pace_ms(here) * SLACK)
+    ahead_ms = SETTLE_MS + int(count * pace_ms(here) * SLACK)
     with here.observer() as observer:
+        start = here.now() + ahead_ms
         ids = here.create(steady(start, RATE, SECONDS))
         victim, other = _chosen(dispatchers, [here.layout.home(id_) for id_ in ids])
         while here.now() < start + FAULT_AFTER_MS:

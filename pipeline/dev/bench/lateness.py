@@ -73,8 +73,9 @@ def _told(seen: Sequence[Seen]) -> str:
 def steadily(here: Site, dispatcher: DispatcherProcess, rate: int, seconds: float) -> list[Seen]:
     """So many jobs a second for so long, all created before the first is due; every one, once."""
     count = int(rate * seconds)
-    start = here.now() + SETTLE_MS + int(count * pace_ms(here) * SLACK)
+    ahead_ms = SETTLE_MS + int(count * pace_ms(here) * SLACK)
     with here.observer() as observer:
+        start = here.now() + ahead_ms
         here.create(steady(start, rate, seconds))
         if here.now() >= start:
             raise DuelineError("the jobs were due before they were stored: use a lower rate")

@@ -100,7 +100,8 @@ def _staffed(here: Site) -> Owners:
 
 def _steadily(here: Site, rate: int, seconds: float) -> list[str]:
     """The ids of so many jobs a second for so long, all created before the first is due."""
-    start = here.now() + SETTLE_MS + int(rate * seconds * pace_ms(here) * SLACK)
+    ahead_ms = SETTLE_MS + int(rate * seconds * pace_ms(here) * SLACK)
+    start = here.now() + ahead_ms
     ids = here.create(steady(start, rate, seconds))
     check_time(here, start)
     return ids
