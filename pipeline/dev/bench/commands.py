@@ -58,7 +58,8 @@ class Answers(NamedTuple):
 def _answers(here: Site, drained: int, slack: float) -> Answers:
     idle_ids = here.create(far(2 * IDLE_CALLS, here.now()))
     busy_ids = iter(here.create(far(MOST_CALLS, here.now())))
-    due = here.now() + LEAD_MS + IDLE_MS + int(drained * pace_ms(here) * slack)
+    ahead_ms = LEAD_MS + IDLE_MS + int(drained * pace_ms(here) * slack)
+    due = here.now() + ahead_ms
     with here.observer() as observer:
         here.create(due for _ in range(drained))
         dispatcher = here.dispatcher()

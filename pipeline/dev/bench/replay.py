@@ -41,7 +41,8 @@ def replays(context: Context, count: int) -> list[Figure]:
 
 
 def _replayed(here: Site, count: int, slack: float) -> list[Figure]:
-    due = here.now() + LEAD_MS + int(count * pace_ms(here) * slack)
+    ahead_ms = LEAD_MS + int(count * pace_ms(here) * slack)
+    due = here.now() + ahead_ms
     dispatcher = here.dispatcher()
     with here.observer(lambda _key: due) as observer:
         here.create(due for _ in range(count))

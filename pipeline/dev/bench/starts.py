@@ -193,7 +193,8 @@ def instant(context: Context, count: int) -> list[Figure]:
 
 def _instant(here: Site, count: int, slack: float) -> list[float]:
     """ms from the instant to each handler call. DuelineError if a job was lost or started twice."""
-    due = here.now() + LEAD_MS + int(count * pace_ms(here) * slack)
+    ahead_ms = LEAD_MS + int(count * pace_ms(here) * slack)
+    due = here.now() + ahead_ms
     marks, ids = here.marks(), here.create(due for _ in range(count))
     owners = _staffed(here)
     check_time(here, due)

@@ -141,7 +141,8 @@ def drain(context: Context, count: int, curves: dict[str, list[tuple[float, floa
 
 
 def _drained(here: Site, count: int, slack: float) -> Drained:
-    due = here.now() + LEAD_MS + int(count * pace_ms(here) * slack)
+    ahead_ms = LEAD_MS + int(count * pace_ms(here) * slack)
+    due = here.now() + ahead_ms
     with here.observer(lambda _key: due) as observer:
         here.create(due for _ in range(count))
         dispatcher = here.dispatcher()
