@@ -140,7 +140,7 @@ def _left(sent: Sent) -> float:
 
 OLDER = (
     "nothing was done: the dispatcher that owns this is older and does not know the command yet. Upgrade the"
-    " dispatchers and ask again, with another Idempotency-Key: this one has its answer for half an hour"
+    " dispatchers and ask again; an Idempotency-Key has this answer for half an hour, so then with another"
 )
 
 
