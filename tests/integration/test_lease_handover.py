@@ -46,10 +46,11 @@ def shop(broker: str, prefix: str, tmp_path: Path) -> Fleet:  # type: ignore[mis
 
 
 def started(shop: Fleet, eventually: Eventually, seconds: float) -> tuple[Any, Path]:
-    """A long run that has begun, and the file its handler writes to."""
+    """A long run that has written its first line, and the file it writes to."""
     flag = shop.home / "flag"
+    flag.touch()
     job = shop.client.schedule("long", {"flag": str(flag), "seconds": seconds}, in_="100ms")
-    eventually(flag.exists, timeout=60)
+    eventually(lambda: flag.read_text().endswith("\n"), timeout=60)
     return job, flag
 
 
@@ -147,7 +148,7 @@ def test_the_run_of_a_frozen_worker_is_attempt_two_elsewhere_and_what_it_says_wh
     holder.send_signal(signal.SIGSTOP)
     eventually(lambda: shop.log().count('"action": "started"') == 3, timeout=60)  # the other is there
     frozen_at = time.monotonic()
-    eventually(lambda: len(flag.read_text().splitlines()) == 2, timeout=60)
+    eventually(lambda: flag.read_text().count("\n") >= 2, timeout=60)
     assert time.monotonic() - frozen_at <= 2 * SESSION_S + 20  # then heartbeat time-out, on a busy machine
     eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=60)
     holder.send_signal(signal.SIGCONT)

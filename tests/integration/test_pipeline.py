@@ -106,10 +106,11 @@ def test_a_killed_worker_is_taken_over_with_attempt_two_and_a_larger_token(
     shop: Fleet, eventually: Eventually
 ) -> None:
     flag = shop.home / "flag"
+    flag.touch()
     shop.dispatcher()
     victim = shop.worker()
     job = shop.client.schedule("stuck", {"flag": str(flag)}, in_="100ms")
-    eventually(flag.exists, timeout=60)
+    eventually(flag.read_text, timeout=60)
     shop.worker()
     victim.kill()
     eventually(lambda: shop.client.get(job.id)["status"] == "succeeded", timeout=60)
@@ -164,8 +165,9 @@ def test_a_worker_whose_handler_outlives_the_drain_ends_all_the_same(
     shop.dispatcher()
     worker = shop.start("worker", "--app", "shop:app", DUELINE_DRAIN_TIMEOUT_MS="200")
     flag = tmp_path / "flag"
+    flag.touch()
     shop.client.schedule("stuck", {"flag": str(flag)}, in_="100ms")
-    eventually(flag.exists, timeout=60)
+    eventually(flag.read_text, timeout=60)
     worker.terminate()
     assert worker.wait(60) == 0
 
