@@ -81,7 +81,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once the run was stopped, or its time or the worker's drain time-out is over: end then."""
+        """True once the run was stopped, or its time or its worker's drain time-out is over: raise then."""
         return self.side.stopped()
 
     def schedule(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> JobRef:
