@@ -41,8 +41,21 @@ class _Reporter(NamedTuple):
     """`report` tells `done` of records of `topic`."""
 
     topic: str
-    done: Report
+    done: Report | None
     report: _DeliveryReport
+
+
+def _reporting(done: Report, failure: Callable[[KafkaError], DuelineError]) -> _DeliveryReport:
+    """What tells `done`. A closure, since it is called for each record: a method bound to all this costs more."""
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            done(failure(error), -1, -1)
+        else:
+            offset = message.offset()  # None of a duplicate whose first answer was lost
+            done(None, -1 if offset is None else offset, message.timestamp()[1])
+
+    return report
 
 
 class _Together:
@@ -68,9 +81,6 @@ class _Together:
             self._error = error
         if not self._left:
             self._done(self._error)
-
-
-def _unheard(_error: Exception | None, _offset: int, _log_append_time: int) -> None: ...
 
 
 class KafkaAppender:
@@ -108,11 +118,21 @@ class KafkaAppender:
         """What the last of them died of."""
         self._renewing = threading.Lock()
         self._lost: Exception | None = None
-        self._last = _Reporter("", _unheard, self._forgotten)
+        self._last = _Reporter("", None, self._forgotten)
 
     def append(self, put: Put, done: Report | None = None) -> None:
         """StoreUnreachable if the queue is full and stays so. Quickest with the same `done` as the last time."""
-        report = self._forgotten if done is None else self._reporter(put.topic, done)
+        topic, partition, key, value, headers = put
+        last = self._last
+        report = last.report if done is last.done and topic == last.topic else self._reporter(topic, done)
+        if headers is None:
+            produce: Callable[..., None] = self._producer.produce
+            try:  # a call less than below, for what nearly all records need
+                produce(topic, value, key, partition, report)
+            except (BufferError, KafkaException):
+                pass
+            else:
+                return
         refused = self._queue(put, report)
         if refused is None:
             return
@@ -151,19 +171,13 @@ class KafkaAppender:
             else:
                 return None
 
-    def _reporter(self, topic: str, done: Report) -> Callable[[KafkaError | None, Message], None]:
-        """One for all records with the same `done`: what many records are made of must not be made for each."""
-        last = self._last
-        if done is not last.done or topic != last.topic:
-            self._last = last = _Reporter(topic, done, partial(self._report, topic, done))
-        return last.report
-
-    def _report(self, topic: str, done: Report, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            done(self._failure(error, topic), -1, -1)
-        else:
-            offset = message.offset()  # None of a duplicate whose first answer was lost
-            done(None, -1 if offset is None else offset, message.timestamp()[1])
+    def _reporter(self, topic: str, done: Report | None) -> _DeliveryReport:
+        """One for all records that follow with the same `done`: what many are made of must not be made for each."""
+        if done is None:
+            return self._forgotten
+        made = _reporting(done, partial(self._failure, topic=topic))
+        self._last = _Reporter(topic, done, made)
+        return made
 
     def _forgotten(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

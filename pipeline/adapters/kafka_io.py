@@ -249,7 +249,13 @@ def check_reachable(bootstrap: str, timeout_ms: int, client: Mapping[str, str] |
 def range_of(consumer: Consumer, topic: str, partition: int, since_ms: int | None) -> tuple[int, int]:
     """Where to begin, and the end as of now: the last stable offset, for a read_committed consumer."""
     place = TopicPartition(topic, partition)
-    low, high = _ask(lambda: _watermarks(consumer, place), f"{topic}/{partition}")
+    try:
+        low, high = _ask(lambda: _watermarks(consumer, place), f"{topic}/{partition}")
+    except NotFound as absent:
+        if partition_count(consumer, topic) <= partition:
+            raise
+        # Seen of clients whose broker had stood still twice: what the broker itself says counts.
+        raise StoreUnreachable(f"{absent}, though the broker has it") from absent
     if since_ms is None:
         return low, high
     place = TopicPartition(topic, partition, since_ms)

@@ -37,7 +37,7 @@ def _scrambled(word: int) -> int:
 class Mint:
     """Makes ids. `random_bits(n)` gives n random bits. One thread at a time."""
 
-    __slots__ = ("_count", "_fourth", "_left", "_placing", "_random", "_s", "_tail", "_text", "_windows")
+    __slots__ = ("_count", "_fourth", "_left", "_placing", "_random", "_shared", "_text", "_windows")
 
     def __init__(self, layout: Layout, random_bits: Callable[[int], int]) -> None:
         self._placing = layout.shards, layout.ring, layout.bucket_width_ms, layout.skew
@@ -55,11 +55,9 @@ class Mint:
         text, h = self._windows.get(due_at >> WINDOW_BITS) or self._window(due_at)
         first, pair = due_at >> 10 & 31, due_at & 1023
         k = _FIRST[first] + _SECOND_THIRD[pair] + self._fourth & WORD
-        a, b, c = self._s
-        h = (h * M ^ (k ^ k >> 24) * M) & WORD
-        h = (((h * M ^ a) & WORD) * M ^ b) & WORD
-        h = (h * M ^ c) & WORD
-        h = (h ^ self._tail ^ _TAIL[count]) * M & WORD
+        a, b, c = self._shared
+        # Only the lowest 32 bits count, and no higher one gets there: so they are cut off once.
+        h = ((((h ^ (k ^ k >> 24) * M) * M ^ a) * M ^ b) * M ^ c ^ _TAIL[count]) * M & WORD
         h = (h ^ h >> 13) * M & WORD
         shards, ring, width, skew = self._placing
         shard = ((h ^ h >> 15) & POSITIVE) % shards
@@ -71,15 +69,15 @@ class Mint:
         text = self._text = anonymous_id(0, self._random(_SHARED_BITS) << 10)[11:25]
         fourth, *words, tail = unpack("<B3IB", text.encode())
         self._fourth = (fourth << 24) * M
-        self._s = tuple(map(_scrambled, words))
-        self._tail = tail
+        a, b, c = map(_scrambled, words)
+        self._shared = a, b, c ^ tail  # nothing but an exclusive or stands between these two
         self._count = self._random(10)
         self._left = BLOCK
 
     def _window(self, due_at: int) -> tuple[str, int]:
-        """(the first 8 characters of ids due about then, the state of the hash after them)."""
+        """(the first 8 characters of ids due about then, the state of the hash after them times M)."""
         start = anonymous_id(due_at, 0)[:8]
         if len(self._windows) >= _WINDOWS:
             self._windows.clear()
-        window = self._windows[due_at >> WINDOW_BITS] = (start, id_begun(start.encode()))
+        window = self._windows[due_at >> WINDOW_BITS] = (start, id_begun(start.encode()) * M & WORD)
         return window

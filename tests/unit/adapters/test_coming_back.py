@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,17 @@ UNKNOWN = KafkaError._UNKNOWN_PARTITION
 
 
 class FakeConsumer:
-    """Answers in order; the last one for ever."""
+    """Answers in order; the last one for ever. The broker has so many partitions of the topic."""
 
-    def __init__(self, *answers: int | tuple[int, int]) -> None:
+    def __init__(self, *answers: int | tuple[int, int], partitions: int = 0) -> None:
         self._answers = list(answers)
+        self._partitions = partitions
         self.asked = 0
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(
+            topics={topic: SimpleNamespace(partitions=dict.fromkeys(range(self._partitions)))}
+        )
 
     def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
         self.asked += 1
@@ -158,3 +165,11 @@ def test_what_is_not_there_is_told_after_a_while() -> None:
     assert Forgetful(1_000).meta_expected() == Meta()
     with pytest.raises(Refused):
         Forgetful(1).partitions("unit.jobs")  # whether a user's topic is there is asked once
+
+
+@pytest.mark.parametrize(("partitions", "error"), [(1, StoreUnreachable), (0, NotFound)])
+def test_a_partition_that_only_the_client_does_not_know_is_waited_for_and_not_taken_for_deleted(
+    partitions: int, error: type[DuelineError]
+) -> None:
+    with pytest.raises(error, match="t/0"):
+        asked(FakeConsumer(UNKNOWN, partitions=partitions))

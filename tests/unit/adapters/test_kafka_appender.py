@@ -103,6 +103,18 @@ def test_each_is_told_of_its_own_records(appender: KafkaAppender, producer: Prod
     assert isinstance(other.reports[1][0], InvalidInput)
 
 
+def test_nobody_is_told_of_a_record_that_nobody_asked_about(
+    appender: KafkaAppender, producer: Producer
+) -> None:
+    told = Told()
+    done = told.report
+    for report in (done, None, done):
+        appender.append(put(), report)
+    for n in range(3):
+        producer.callback(n)(None, Message(n))
+    assert told.reports == [(None, 0, 1_000), (None, 2, 1_002)]
+
+
 def test_an_error_names_the_topic_of_its_record(appender: KafkaAppender, producer: Producer) -> None:
     told = Told()
     done = told.report
@@ -119,7 +131,7 @@ def test_headers_travel(appender: KafkaAppender, producer: Producer) -> None:
 
 
 def test_a_full_queue_is_waited_for(appender: KafkaAppender, producer: Producer) -> None:
-    producer.full = 2
+    producer.full = 3  # it is asked once, and then after each poll
     appender.append(put(), Told().report)
     assert (len(producer.calls), producer.polls) == (1, 2)
 
