@@ -56,6 +56,7 @@ def context_of(run: Run, attempt: int, token: int, fired_at: int, side: Side) ->
     context.labels = run.labels
     context.headers = run.headers
     context.last_success_at = None if run.last_success_at is None else _aware(run.last_success_at)
+    context.schedule_id = run.schedule_id
     context.__class__ = Context
     built: Context = context
     return built

@@ -8,7 +8,7 @@ so a pause holds everywhere within that time and the time it takes to be written
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -190,6 +190,26 @@ def _first_unended(scan: Scan, topic: str, number: int, at: CommittedOffset) -> 
     return None if first is None else first.timestamp()[1]
 
 
+def open_runs(scan: Scan, names: Names, queue: str, partitions: int) -> Iterator[tuple[Record, bool]]:
+    """The runs of a queue that have not ended, and of each whether a worker has started it, as the group's offset and
+    the acks tell. Reads all of them. StoreUnreachable."""
+    topic = names.work(queue)
+    committed = scan.committed(names.worker_group(queue), topic, partitions)
+    for number in range(partitions):
+        low, _, end = scan.span(topic, number)
+        at = committed.get(number, CommittedOffset(0))
+        start = max(low, at.offset)
+        if start >= end:
+            continue
+        begun = _Begun(at)
+        begun.read_on(scan, names.acks(queue), number)
+        for batch in scan.batches(topic, number, start, end):
+            for record in batch:
+                offset = record.offset() or 0
+                if not begun.has_ended(offset):
+                    yield record, begun.is_started(offset)
+
+
 class _Begun:
     """Which runs of a partition have finished or were started, as its committed offset tells."""
 
@@ -227,5 +247,8 @@ class _Begun:
         at = bisect_right(self._finished, offset, key=lambda run: run[0]) - 1
         return at >= 0 and offset <= self._finished[at][1]
 
+    def is_started(self, offset: int) -> bool:
+        return offset in self._started
+
     def _has(self, offset: int) -> bool:
-        return offset in self._started or self.has_ended(offset)
+        return self.is_started(offset) or self.has_ended(offset)

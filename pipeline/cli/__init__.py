@@ -116,10 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupt.remembered()
     try:
         return _run(argv)
-    except Exception:
+    except Exception as error:
         if interrupt.came():
             return INTERRUPTED
-        raise
+        if not _of_the_disk(error):
+            raise
+        note(f"the state directory failed, and this process with it: {' '.join(str(error).split())}")
+        return 1
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -148,6 +151,11 @@ def _run(argv: Sequence[str] | None) -> int:
         note(f"cannot write to stdout: {error.strerror}")
         return _output_lost()
     return result if isinstance(result, int) else 0
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """Whether RocksDB could not read or write its files, for want of space most of all. It has no class for that."""
+    return type(error) is Exception and str(error).startswith("IO error: ")
 
 
 def _output_lost() -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli import cron_change, cron_show, cron_sync
-from pipeline.cli.cron_change import tell
+from pipeline.cli.cron_change import source_of, tell, tell_keeper
 from pipeline.cli.cron_input import id_argument, named_as_options, read, schedule_options, wait_option
 from pipeline.cli.output import note
 from pipeline.core.errors import InvalidInput, StoreUnreachable
@@ -121,7 +121,7 @@ def update(id_: str, handler: str | None, clear: tuple[str, ...], wait: str, **o
     """Change what is given, and keep the rest. Nothing of the past fires for it: what was due before is decided by the
     old definition. The outcome is `updated`, or `not_found` (exit code 3).
 
-    A schedule that a file or an app keeps is changed back by its next sync.
+    A schedule that a file or an app keeps is changed back by its next sync, or the next start of a worker of that app.
     """
     from pipeline import Dueline
 
@@ -129,7 +129,9 @@ def update(id_: str, handler: str | None, clear: tuple[str, ...], wait: str, **o
         given = {**_cleared(clear), **read(options)}
         if not given and handler is None:
             raise click.UsageError("nothing to change: give an option")
+        source = source_of(app, id_)
         change = app.schedules.update(id_, handler=handler, wait=wait, **given)
+        tell_keeper(change, source)
         return tell(change, "next_due", "revision")
 
 

@@ -91,9 +91,36 @@ def trigger(id_: str, overlap: str | None, wait: str) -> int:
 def delete(id_: str, wait: str) -> int:
     """Remove a schedule; what has fired goes on. The outcome is `deleted`, or `not_found` (exit code 3), `unknown` (1).
 
-    A schedule that a file or an app keeps comes back with its next sync.
+    A schedule that a file or an app keeps comes back with its next sync, or the next start of a worker of that app.
     """
-    return tell(_changed(lambda app: app.schedules.delete(id_, wait=wait)))
+    from pipeline import Dueline
+
+    with named_as_options(), Dueline() as app:
+        source = source_of(app, id_)
+        change = app.schedules.delete(id_, wait=wait)
+    tell_keeper(change, source)
+    return tell(change)
+
+
+def source_of(app: Dueline, id_: str) -> str | None:
+    """What keeps a schedule, e.g. app:shop; None: there is none of this id."""
+    try:
+        return str(app.schedules.get(id_)["spec"]["source"])
+    except NotFound:
+        return None
+
+
+def tell_keeper(change: ScheduleChange, source: str | None) -> None:
+    """Say that what was changed by hand does not stay so, if it is somebody's."""
+    kind, _, name = (source or "").partition(":")
+    if change.outcome in ("updated", "deleted", "unknown") and kind in _COMES_BACK:
+        note(f"{change.id} is kept by {kind} {name}: {_COMES_BACK[kind]} takes this back")
+
+
+_COMES_BACK = {
+    "app": "the next start of its worker, or `cron sync --app`,",
+    "file": "the next `cron sync` of it",
+}
 
 
 @click.command("backfill", short_help="Run the instants of a range of the past.")

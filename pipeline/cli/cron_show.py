@@ -18,9 +18,13 @@ MOST = 100_000
 @click.command("list", short_help="List all schedules.")
 @click.option("--handler", metavar="H", help="Of this handler only.")
 @click.option("--source", metavar="S", help="From there only: cli, api, app:NAME or file:NAME.")
-@click.option("--state", type=click.Choice(["active", "paused", "ended"]), help="Of these only.")
+@click.option(
+    "--state", type=click.Choice(["active", "paused", "ended", "overdue", "failing"]), help="Of these only."
+)
 def list_(handler: str | None, source: str | None, state: str | None) -> None:
-    """List all schedules, as a crontab with their next instants. With --json, one object a line.
+    """List schedules, all or some, as a crontab with their next instants. With --json, one object a line.
+
+    Overdue is one whose owner should long have decided what is due; failing, one whose last run that ended is dead.
 
     A running server is asked (DUELINE_URL, or that of `dueline dev`), else the topics are read, all of `jobs`; which,
     is said on stderr.
@@ -29,21 +33,20 @@ def list_(handler: str | None, source: str | None, state: str | None) -> None:
 
     wanted = {"handler": handler, "source": source, "state": state}
     with running_server() as server:
-        views = _all_stored() if server is None else server.schedule_views()
-    matching = [v for v in views if all(value in (None, v[name]) for name, value in wanted.items())]
-    if not matching:
+        views = _stored(wanted) if server is None else server.schedule_views(**wanted)
+    if not views:
         note("no schedule matches")
     elif json_wanted():
-        emit(iter(matching), str)
+        emit(iter(views), str)
     else:
-        emit(matching, _crontab)
+        emit(views, _crontab)
 
 
-def _all_stored() -> list[dict[str, Any]]:
+def _stored(wanted: Mapping[str, str | None]) -> list[dict[str, Any]]:
     from pipeline.cli.store import following
 
     with following() as store:
-        return store.follower.schedule_views(store.parts.clock.now())
+        return store.follower.schedule_views(store.parts.clock.now(), **wanted)
 
 
 def _crontab(views: list[dict[str, Any]]) -> str:

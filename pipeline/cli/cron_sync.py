@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import click
 from pipeline.cli.cron_input import named_as_options, wait_option
 from pipeline.cli.job_input import opened
 from pipeline.cli.output import emit, note
+from pipeline.core.errors import StoreUnreachable
 
 if TYPE_CHECKING:
     from pipeline.client.connection import Connection
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 EXIT_FLUSH_MS = 5_000
 FILE_LIMIT = 4 * 1024 * 1024
 INVALID, UNKNOWN, REFUSED = 2, 1, 4
+SCRIPT = "script"
+"""The built-in handler that starts programs (docs/handlers.md)."""
+WARNINGS, PROGRAM_SHOWN = 5, 120
+"""Handlers or programs that are named in one line, and characters of each."""
 SHOWN = 20
 """Problems that are told of one file."""
 _SYNCED = {".toml": "toml"}
@@ -134,6 +140,9 @@ def _sync(specs: Sequence[ScheduleSpec], source: str, version: str, dry_run: boo
             current = finder.schedules()
         wanted = sync_of(current, specs, source=source, version=version)
         changes = [] if dry_run else list(_asked(connection, wanted, wait))
+        if changes:
+            _warn_unknown(connection, wanted.plan.create)
+    _warn(wanted.plan.create)
     emit(_sync_view(wanted, changes, dry_run), lambda _view: "\n".join(_diff(wanted, changes, dry_run)))
     counts = Counter(change.outcome for change in changes)
     for change in changes:
@@ -185,11 +194,11 @@ def _diff(wanted: Sync, changes: Sequence[ScheduleChange], dry_run: bool) -> lis
 @contextmanager
 def _connected() -> Iterator[Connection]:
     """Raises StoreUnreachable; Refused if topics are missing."""
+    from pipeline.cli.store import kafka_settings
     from pipeline.client import parts
     from pipeline.client.connection import Connection
-    from pipeline.config import load_settings
 
-    settings = load_settings()
+    settings = kafka_settings()
     connection = Connection(parts.connect(settings), settings)
     try:
         yield connection
@@ -225,6 +234,8 @@ def import_(file: str, form: str | None, tz: str | None, dry_run: bool, wait: st
         with named_as_options(), _connected() as connection:
             check_queues(connection, parsed.specs)
             changes = list(create_all(connection, parsed.specs, wait))
+            _warn_unknown(connection, parsed.specs)
+    _warn(parsed.specs)
     outcomes = {change.id: change for change in changes}
     view = {
         "file": file,
@@ -261,4 +272,43 @@ def _report(view: Mapping[str, Any], parsed: Parsed) -> Iterator[str]:
         )
     yield from (f"left out: {_line(str(each))}" for each in parsed.problems)
     yield from (f"note: {_line(str(each))}" for each in parsed.notes)
-    yield f"{len(parsed.specs)} schedules, {len(parsed.problems)} left out, {len(parsed.notes)} notes"
+    schedules, notes = _count(len(parsed.specs), "schedule"), _count(len(parsed.notes), "note")
+    yield f"{schedules}, {len(parsed.problems)} left out, {notes}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
+
+
+# -- what may keep them from running ----------------------------------------------------------------------------
+
+
+def _warn(specs: Sequence[ScheduleSpec]) -> None:
+    """Say which programs workers have to be allowed to run."""
+    programs = sorted({_program(spec) for spec in specs if spec.handler == SCRIPT})
+    if programs:
+        shown = ", ".join(programs[:WARNINGS]) + (" …" if len(programs) > WARNINGS else "")
+        note(
+            f"{_count(len(programs), 'program')} that a worker runs only if its DUELINE_SCRIPT_ALLOW lists it,"
+            f" else each run is dead: {shown}"
+        )
+
+
+def _program(spec: ScheduleSpec) -> str:
+    command = json.loads(spec.payload or b"{}").get("command")
+    return _line(str(command))[:PROGRAM_SHOWN]
+
+
+def _warn_unknown(connection: Connection, specs: Sequence[ScheduleSpec]) -> None:
+    """Say which handlers no live worker knows."""
+    try:
+        with connection.reading() as finder:
+            live = finder.live_handlers(connection.clock.now())
+    except StoreUnreachable:
+        return  # they are stored all the same
+    unknown = sorted({spec.handler for spec in specs} - live)
+    if unknown:
+        shown = ", ".join(unknown[:WARNINGS]) + (" …" if len(unknown) > WARNINGS else "")
+        note(
+            f"no live worker knows {_count(len(unknown), 'handler')}, whose occurrences wait until one does: {shown}"
+        )

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli import job_change, job_show
+from pipeline.cli import job_change, job_list, job_show
 from pipeline.cli.job_input import LINE_LIMIT, opened, option, pair, parse, payload
 from pipeline.cli.output import emit, note
 from pipeline.core.errors import InvalidInput, StoreUnreachable
@@ -29,7 +29,7 @@ def job() -> None:
 
 
 for _command in (
-    *(job_show.get, job_show.list_, job_show.why),
+    *(job_show.get, job_list.list_, job_show.why),
     *(job_change.cancel, job_change.reschedule, job_change.update, job_change.requeue),
 ):
     job.add_command(_command)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import click
 
+FIRST_ROWS = 200
+"""Rows that the widths of a table are reckoned from where there are more than can be held."""
 _JSON = "dueline.json"
 
 
@@ -37,6 +40,29 @@ def emit(data: Any, text: Callable[[Any], str]) -> None:
             click.echo(line)
 
 
+def emit_rows(columns: Sequence[str], items: Iterator[Any], row: Callable[[Any], Sequence[object]]) -> bool:
+    """Write items as they come: as JSON, one a line, else as rows under `columns`, as wide as the first of them are.
+    Whether there were any."""
+    first = [*islice(items, FIRST_ROWS)]
+    if not first:
+        return False
+    if json_wanted():
+        emit(chain(first, items), str)
+        return True
+    cells = [_cells(row(item)) for item in first]
+    after = [*islice(items, 1)]
+    if not after:
+        click.echo(table(columns, cells))
+        return True
+    widths = _widths([columns, *cells])
+    lines = chain(
+        [[name.upper() for name in columns]], cells, (_cells(row(item)) for item in chain(after, items))
+    )
+    for line in lines:
+        click.echo(_aligned(line, widths))
+    return True
+
+
 def note(text: str) -> None:
     """A message for the person at the terminal: stderr, so it never mixes with data."""
     click.echo(f"dueline: {text}", err=True)
@@ -49,8 +75,12 @@ def harmless(text: str, limit: int | None = None) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """`rows` under `columns`: a rich table on a terminal, else plain aligned text without colours."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [_cells(row) for row in rows]
     return _rich_table(columns, cells) if sys.stdout.isatty() else _plain_table(columns, cells)
+
+
+def _cells(row: Sequence[object]) -> list[str]:
+    return ["" if cell is None else str(cell) for cell in row]
 
 
 def _compact(data: Any) -> str:
@@ -59,11 +89,16 @@ def _compact(data: Any) -> str:
 
 def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[name.upper() for name in columns], *rows]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    widths = _widths(lines)
+    return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from pipeline.cli.job_input import named_as_options
 from pipeline.cli.output import emit, harmless, json_wanted, note
 from pipeline.cli.queue_purge import purge
 from pipeline.cli.queue_show import DANGEROUS, queue_table, queue_views, spoken
-from pipeline.cli.store import Store, following
+from pipeline.cli.store import Store, following, kafka_settings
 from pipeline.core.errors import NotFound
 from pipeline.core.names import check_name
 from pipeline.core.queues import Pause
@@ -50,9 +50,8 @@ class Desk:
 def desk() -> Iterator[Desk]:
     """Connected to the store that the settings name. StoreUnreachable; Refused if its topics are missing."""
     from pipeline.adapters.kafka_queues import KafkaQueues
-    from pipeline.config import load_settings
 
-    settings = load_settings()
+    settings = kafka_settings()
     with following() as store, closing(store.parts.open_scan()) as scan:
         yield Desk(store=store, scan=scan, queues=KafkaQueues(settings), rates=settings.queue_rates)
 

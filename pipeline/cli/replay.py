@@ -60,13 +60,13 @@ class Desk:
 @contextmanager
 def desk() -> Iterator[Desk]:
     """Connected to the store that the settings name. Raises StoreUnreachable; Refused if its topics are missing."""
+    from pipeline.cli.store import kafka_settings
     from pipeline.client import parts
     from pipeline.client.connection import Connection
-    from pipeline.config import load_settings
     from pipeline.replay import Replays
     from pipeline.survey import Ground
 
-    settings = load_settings()
+    settings = kafka_settings()
     connection = Connection(parts.connect(settings), settings)
     try:
         outside = connection.parts

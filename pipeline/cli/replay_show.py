@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from pipeline.cli.output import emit, json_wanted, table
+from pipeline.cli.output import emit, json_wanted, note, table
+from pipeline.core.errors import NotAllowed, NotFound, StoreUnreachable
 
 
 @click.command("list", short_help="List the replays of the last 30 days.")
@@ -33,13 +34,31 @@ def list_() -> None:
 @click.command("show", short_help="Show one replay.")
 @click.argument("id_", metavar="ID")
 def show(id_: str) -> None:
-    """Show who asked for a replay, for what, how far it is, and what became of it. Exit code 3 if there is none."""
+    """Show who asked for a replay, for what, how far it is, and what became of it. Exit code 3 if there is none.
+
+    How what it emitted stands now (outcomes) a running server knows: DUELINE_URL, or that of `dueline dev`.
+    """
     from pipeline.cli.replay import desk
     from pipeline.replay.shown import view_of
 
     with desk() as here:
         replay = here.replays.get(id_)
-        emit(view_of(replay, here.replays.standing(replay)), _lines)
+        view = view_of(replay, here.replays.standing(replay))
+    emit({**view, "outcomes": _outcomes(id_)}, _lines)
+
+
+def _outcomes(id_: str) -> dict[str, Any] | None:
+    from pipeline.cli.served import running_server
+    from pipeline.client.http_calls import segment
+
+    with running_server() as server:
+        if server is None:
+            return None
+        try:
+            return server.calls.ask("GET", f"/replays/{segment(id_)}", repeatable=True).get("outcomes")
+        except (NotFound, NotAllowed, StoreUnreachable) as error:
+            note(f"how it stands now is not known: {error}")
+            return None
 
 
 @click.command("cancel", short_help="End one that is under way.")
@@ -100,13 +119,22 @@ def _lines(view: Mapping[str, Any]) -> str:
 def _shown(view: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in view.items():
         if name == "counts":
-            yield name, ", ".join(f"{count} {outcome}" for outcome, count in value.items() if count)
+            yield name, _counted(value)
+        elif name == "outcomes":
+            yield (
+                name,
+                value and _counted(value["counts"]) + (" (not all are counted)" if value["capped"] else ""),
+            )
         elif isinstance(value, dict):
             yield name, " ".join(f"{key}={text}" for key, text in value.items())
         elif name == "only":
             yield name, only_of(view)
         else:
             yield name, value
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
 def _line(name: str, value: object) -> str:

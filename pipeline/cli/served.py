@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.cli.output import note
 from pipeline.config import Settings, dev_server, load_settings, running_dev_store
-from pipeline.core.errors import InvalidInput, NotAllowed, NotFound, StoreUnreachable
-from pipeline.core.times import parse_instant
+from pipeline.core.errors import NotAllowed, NotFound, StoreUnreachable
+from pipeline.core.times import format_instant
 
 if TYPE_CHECKING:
     from pipeline.client.http import Http
@@ -91,24 +91,27 @@ _LETTER = (
     "payload_bytes",
 )
 
+_GROUP = ("group", "handler", "reason", "error", "message", "count", "oldest", "newest", "example")
+
 
 def letters_of(http: Http, wanted: WantedLetters, limit: int | None) -> Iterator[dict[str, Any]]:
     """As `dueline dead list` shows them without payloads, the latest first."""
-    query = {} if wanted.handler is None else {"handler": wanted.handler}
-    rows = http.pages("/dead", query)
-    since = wanted.since
-    if since is not None:
-        rows = takewhile(lambda row: _instant(row["at"]) >= since, rows)
-    matching = (row for row in rows if wanted.reason in (None, row["reason"]))
-    return ({name: row[name] for name in _LETTER} for row in islice(matching, limit))
+    rows = http.pages("/dead", _letters_query(wanted))
+    return ({name: row[name] for name in _LETTER} for row in islice(rows, limit))
 
 
-def _instant(text: str) -> int:
-    """Epoch ms of what a letter says of itself: the bare number where that is no instant."""
-    try:
-        return parse_instant("at", text)
-    except InvalidInput:
-        return int(text)
+def groups_of(http: Http, wanted: WantedLetters) -> list[dict[str, Any]]:
+    """As `dueline dead groups` shows them."""
+    from pipeline.follower.letter_groups import joined
+
+    rows = http.pages("/dead/groups", _letters_query(wanted))
+    return joined({name: row[name] for name in _GROUP} for row in rows)
+
+
+def _letters_query(wanted: WantedLetters) -> dict[str, str]:
+    query = {name: getattr(wanted, name) for name in ("handler", "queue", "reason", "error", "group")}
+    query["since"] = None if wanted.since is None else format_instant(wanted.since)
+    return {name: value for name, value in query.items() if value is not None}
 
 
 # -- `dueline status` ---------------------------------------------------------------------------------------

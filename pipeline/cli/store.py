@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pipeline.cli.output import note
 from pipeline.client import parts
 from pipeline.client.parts import Parts
-from pipeline.config import load_settings
+from pipeline.config import Settings, load_settings
+from pipeline.core.errors import InvalidInput
 from pipeline.core.layout import Layout
 from pipeline.follower import Follower
 
@@ -20,6 +22,22 @@ class Store:
     parts: Parts
     layout: Layout
     follower: Follower
+
+
+def kafka_settings() -> Settings:
+    """Those of a command that changes what a server could change too, and never asks one. Where a server is named and
+    Kafka is not, they might be two installations: InvalidInput; where both are, one line says which is meant."""
+    settings = load_settings()
+    if settings.url is None:
+        return settings
+    if settings.bootstrap_servers is None:
+        raise InvalidInput(
+            "DUELINE_URL",
+            "names a server, but this command always goes to Kafka: name that with DUELINE_BOOTSTRAP_SERVERS too, or"
+            " leave DUELINE_URL out",
+        )
+    note(f"goes to Kafka at {settings.bootstrap_servers}, as this command always does, not to {settings.url}")
+    return settings
 
 
 @contextmanager

@@ -38,12 +38,12 @@ class Place(NamedTuple):
 @contextmanager
 def _tokens() -> Iterator[Place]:
     """Those there are, as the store has them now. Raises StoreUnreachable; Refused if its topics are missing."""
+    from pipeline.cli.store import kafka_settings
     from pipeline.client import parts
     from pipeline.client.connection import Connection
-    from pipeline.config import load_settings
     from pipeline.server.tokens import Tokens
 
-    settings = load_settings()
+    settings = kafka_settings()
     connection = Connection(parts.connect(settings), settings)
     outside = connection.parts
 

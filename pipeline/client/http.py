@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pipeline.client.commands import NOT_FOUND, JobChange
 from pipeline.client.http_bulk import schedule_all
-from pipeline.client.http_calls import Calls, NotDone, segment, taken_apart
+from pipeline.client.http_calls import Calls, NotDone, View, segment, taken_apart
 from pipeline.client.http_json import due_json, instant, job_json, waited
 from pipeline.client.request import anywhere, check
 from pipeline.config import Settings
@@ -28,8 +28,37 @@ from pipeline.core.sight import Sight
 
 SERVER_S = 5.0
 """What a server may need itself, beside the time-out of its store."""
-JOB = ("id", "handler", "status", "due_at", "key", "queue", "result", "runs")
-ROW = ("id", "handler", "status", "due_at", "queue", "key", "run", "failures", "labels")
+JOB = (
+    *("id", "handler", "status", "due_at", "created_at", "ended_at", "key", "queue", "labels", "schedule"),
+    *(
+        "occurrence",
+        "serial",
+        "failures",
+        "skipped",
+        "reason",
+        "waits_behind",
+        "kept",
+        "payload",
+        "result",
+        "runs",
+    ),
+)
+ROW = (
+    *(
+        "id",
+        "handler",
+        "status",
+        "due_at",
+        "queue",
+        "key",
+        "run",
+        "failures",
+        "labels",
+        "schedule",
+        "ended_at",
+    ),
+    "error",
+)
 WHY = ("id", "status", "waits_for", "sentence")
 """What the commands show of a job; a server tells more."""
 ADDED = ("recent", "upcoming", "etag")
@@ -135,7 +164,7 @@ class Http:
         while True:
             page = self.calls.ask("GET", path, query=asked, repeatable=True)
             with taken_apart():
-                rows, cursor = [dict(row) for row in page["items"]], page["cursor"]
+                rows, cursor = [View(row) for row in page["items"]], page["cursor"]
             if cursor is not None and cursor == asked.get("cursor"):
                 raise StoreUnreachable(f"the server at {self.calls.url} answers the same page without end")
             yield from rows
@@ -147,9 +176,10 @@ class Http:
         """As `dueline cron describe` shows it. NotFound."""
         return _without_added(self.calls.ask("GET", f"/schedules/{segment(schedule_id)}", repeatable=True))
 
-    def schedule_views(self) -> list[dict[str, Any]]:
-        """As `dueline cron list` shows them."""
-        return [_without_added(row) for row in self.pages("/schedules")]
+    def schedule_views(self, **wanted: str | None) -> list[dict[str, Any]]:
+        """As `dueline cron list` shows them; `wanted` as of the API."""
+        query = {name: value for name, value in wanted.items() if value is not None}
+        return [_without_added(row) for row in self.pages("/schedules", query)]
 
     def live_handlers(self) -> frozenset[str]:
         fleet = self.calls.ask("GET", "/fleet", repeatable=True)

@@ -109,8 +109,10 @@ class HttpSchedules(Schedules):
         check_name("id", schedule_id)
         return self._http.schedule_view(schedule_id)
 
-    def list(self) -> list[dict[str, Any]]:
-        return self._http.schedule_views()
+    def list(
+        self, *, state: str | None = None, source: str | None = None, handler: str | None = None
+    ) -> list[dict[str, Any]]:
+        return self._http.schedule_views(state=state, source=source, handler=handler)
 
     def state(self, schedule_id: str) -> Schedule:
         raise Refused("the record of a schedule is not to be had over HTTP: `get` tells what is in it")

@@ -58,8 +58,8 @@ class JobFinder(Protocol):
         """The schedule at `now`, the store's clock in ms, as `dueline cron describe` shows it. Raises as `schedule`."""
         ...
 
-    def schedule_views(self, now: int) -> list[dict[str, Any]]:
-        """All of them, as `dueline cron list` shows them."""
+    def schedule_views(self, now: int, **wanted: Any) -> list[dict[str, Any]]:
+        """Those of this state, source and handler, as `dueline cron list` shows them. InvalidInput('state')."""
         ...
 
     def live_handlers(self, now: int) -> frozenset[str]:

@@ -7,13 +7,14 @@ what is not known yet is checked as for a single job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
 from pipeline.client.request import JobOptions, Requests, due_of_request, pairs_of, text_of
 from pipeline.codec.run_wire import Fixed, assemble, fixed
 from pipeline.codec.wire import EMPTY, NULL, SOME, write_bytes, write_instant, write_map, write_string
+from pipeline.core.job import EARLIEST, LATEST
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import ANONYMOUS
 from pipeline.core.minting import Mint
@@ -32,6 +33,7 @@ _ID_SIZE = write_string("j" * 27)[:1]
 
 # Exact between the years 2000 and 2200, and quicker than to add milliseconds up.
 _instant = datetime.fromtimestamp
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _tuple = tuple.__new__  # a named tuple's own is a call more
 
 
@@ -84,7 +86,17 @@ class Recorder:
             same = self._learn(shape, job)
         get = job.get
         at = get("at")
-        due_at = due_of_request(at, get("in_"), now)
+        if (
+            type(at) is datetime
+            and at.tzinfo is UTC
+            and get("in_") is None
+            and not at.microsecond % 1000
+            and EARLIEST <= (given := -((_EPOCH - at) // _MILLISECOND)) <= LATEST
+        ):  # nearly always in bulk: the reference can have it as it was given
+            due_at = given
+        else:
+            due_at = due_of_request(at, get("in_"), now)
+            at = _instant(due_at / 1000, UTC)
         payload = write_bytes(self._payload(get("payload")))
         if now != self._now:
             self._now, self._created = now, write_instant(now)
@@ -94,8 +106,6 @@ class Recorder:
         due = write_instant(due_at)
         serial, key, labels, headers = (NULL, sized, EMPTY, EMPTY) if shape.alone else _varying(job, sized)
         value = assemble(same, sized, sized, due, self._created, serial, due, key, labels, headers, payload)
-        if type(at) is not datetime or at.tzinfo is not UTC or at.microsecond % 1000:
-            at = _instant(due_at / 1000, UTC)
         ref = _tuple(JobRef, (id_, "created", at))
         return ref, _tuple(Put, (self._topic, home, _KEY + name, value, None))
 

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -92,7 +92,6 @@ def _encode(payload: dict[str, Any]) -> bytes:
 _KNOWN = (frozenset({"handler", "payload"}) | JobOptions.__annotations__.keys()) - OF_KEYS
 _handler = lru_cache(maxsize=1024)(lambda name: check_name("handler", name))
 _queue = lru_cache(maxsize=1024)(lambda name: check_name("queue", name))
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _CENTURY_S = 100 * 365 * 86_400
 _DURATION = (str, int, float, timedelta)
 # By type too, since True is 1.
@@ -246,17 +245,12 @@ def wait_ms(wait: object) -> int:
 
 def due_of_request(at: object, in_: object, now: int) -> int:
     """The due time in epoch ms of what was given as `at` and `in_`, at `now`. InvalidInput naming the one."""
-    # What `instant_of` says, without asking the zone: in bulk it is this one.
-    if type(at) is datetime and at.tzinfo is UTC and in_ is None:
-        due_at = -((_EPOCH - at) // _MILLISECOND)
-        if EARLIEST <= due_at <= LATEST:
-            return due_at
     if at is not None:
         if in_ is not None:
             raise InvalidInput("at", "excludes in_: give one of them")
         return instant_of("at", at) if isinstance(at, datetime) else parse_instant("at", at)
     if in_ is None:
-        raise InvalidInput("at", "missing: say when it is due")
+        raise InvalidInput("at", "missing: say when it is due, by at or in (in Python in_; 0s is now)")
     if type(in_) is int and 0 <= in_ <= _CENTURY_S:
         delay = in_ * 1000
     else:

@@ -162,11 +162,14 @@ class Schedules:
         with connection.reading() as finder:
             return finder.schedule_view(schedule_id, connection.clock.now())
 
-    def list(self) -> list[dict[str, Any]]:
-        """All of them by id, as `dueline cron list` shows them (schemas/cli/cron_list.json)."""
+    def list(
+        self, *, state: str | None = None, source: str | None = None, handler: str | None = None
+    ) -> list[dict[str, Any]]:
+        """By id, as `dueline cron list` shows them (schemas/cli/cron_list.json), all or some. `state`: active | paused
+        | ended | overdue | failing; `source`: cli | api | app:NAME | file:NAME. Raises InvalidInput('state')."""
         connection = self._connected()
         with connection.reading() as finder:
-            return finder.schedule_views(connection.clock.now())
+            return finder.schedule_views(connection.clock.now(), state=state, source=source, handler=handler)
 
     def state(self, schedule_id: str) -> Schedule:
         """Its record, as its owner keeps it. Raises NotFound."""

@@ -73,6 +73,8 @@ class Context:
     headers: Mapping[str, str] = field(default_factory=dict)
     last_success_at: datetime | None = None
     """When the schedule's last successful occurrence was due; None for other jobs, or if there is none."""
+    schedule_id: str | None = None
+    """Of the schedule that this is an occurrence of; None for other jobs."""
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -180,6 +180,11 @@ def parse_occurrence(text: str) -> ScheduleOccurrence:
     )
 
 
+def is_of_grid(id_: str) -> bool:
+    """Whether it is an occurrence that its schedule's expression made due, and not a trigger or a backfill."""
+    return id_.startswith("s:") and ":g::" in id_
+
+
 def _write(form: str, number: int) -> str:
     """`form` + the 26 characters of a 128-bit number. Unrolled by pairs: a create pays for this each time."""
     a, b, c = number >> 80, number >> 40 & 0xFF_FFFF_FFFF, number & 0xFF_FFFF_FFFF

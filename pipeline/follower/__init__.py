@@ -6,9 +6,9 @@ matches, not what is stored.
 
 from pipeline.follower.dead import Letter, WantedLetters, latest_of_each, without_letter
 from pipeline.follower.job import View
-from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_due, fold_live
+from pipeline.follower.listing import Backlog, Wanted, fold_backlog, fold_due, fold_live, open_jobs
 from pipeline.follower.model import FRESH_MS, Follower
-from pipeline.follower.schedules import is_overdue
+from pipeline.follower.schedules import WantedSchedules, is_overdue
 from pipeline.follower.values import headers_of, shown_instant
 from pipeline.follower.watch import Watch
 
@@ -20,6 +20,7 @@ __all__ = [
     "View",
     "Wanted",
     "WantedLetters",
+    "WantedSchedules",
     "Watch",
     "fold_backlog",
     "fold_due",
@@ -27,6 +28,7 @@ __all__ = [
     "headers_of",
     "is_overdue",
     "latest_of_each",
+    "open_jobs",
     "shown_instant",
     "without_letter",
 ]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline import codec
 from pipeline.core.errors import Undecodable
 from pipeline.core.job import AttemptRecord, DeadLetter, Run
 from pipeline.follower.job import View
+from pipeline.follower.letter_groups import kind_of
 from pipeline.follower.values import headers_of, shown_error, shown_instant, shown_json
 from pipeline.ports import Reader, Record
 
@@ -25,24 +26,38 @@ _RUN_DIGITS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedLetters:
-    """Which letters; None = any. `ids`: of jobs or occurrences. `since`: epoch ms."""
+    """Which letters; None = any. `ids`: of jobs or occurrences. `error`: type of the error. `group`: as
+    `letter_groups` names it. `since`: epoch ms. `queues`: of these only, beside `queue`, as whoever asks is limited to
+    them."""
 
     ids: frozenset[str] | None = None
     handler: str | None = None
+    queue: str | None = None
+    queues: frozenset[str] | None = None
     reason: str | None = None
+    error: str | None = None
+    group: str | None = None
     since: int | None = None
 
-    def matches(self, letter: DeadLetter) -> bool:
-        run = letter.run
+    def matches(self, view: Mapping[str, Any], at: int) -> bool:
+        """`view`: a letter as it is listed, `at`: when it died, epoch ms."""
+        if self.ids is not None and self.ids.isdisjoint((view["id"], view["occurrence_id"])):
+            return False
+        if self.queues is not None and view["queue"] not in self.queues:
+            return False
         return (
-            (
-                self.ids is None
-                or (run is not None and not self.ids.isdisjoint((run.job_id, run.occurrence_id)))
-            )
-            and (self.handler is None or (run is not None and run.handler == self.handler))
-            and self.reason in (None, letter.reason)
-            and (self.since is None or letter.at >= self.since)
+            self.handler in (None, view["handler"])
+            and self.queue in (None, view["queue"])
+            and self.reason in (None, view["reason"])
+            and (self.since is None or at >= self.since)
+            and self._is_of_kind(view)
         )
+
+    def _is_of_kind(self, view: Mapping[str, Any]) -> bool:
+        if self.error is None and self.group is None:
+            return True
+        kind = kind_of(view)
+        return self.error in (None, kind.error) and self.group in (None, kind.group)
 
 
 class Letter(NamedTuple):
@@ -134,17 +149,22 @@ class _Fold:
         known = self._latest.get(run.occurrence_id)
         if known is not None and (known.run, known.at) > (run.run, letter.at):
             return
-        found = None
-        if self._wanted.matches(letter):
-            view = letter_view(letter, run, payload=self._payload)
-            found = Letter(partition, record.offset() or 0, letter.at, run.job_id, view)
+        found = self._wanted_of(letter, partition, record)
         self._latest[run.occurrence_id] = _Latest(run.run, letter.at, found)
 
     def _unreadable(self, key: bytes, partition: int, record: Record, letter: DeadLetter | None) -> None:
         told = letter or unreadable_letter(key, record)
-        if self._wanted.matches(told):
-            view = letter_view(told, None, payload=self._payload)
-            self._places[place_of_letter(told)] = Letter(partition, record.offset() or 0, told.at, None, view)
+        found = self._wanted_of(told, partition, record)
+        if found is not None:
+            self._places[place_of_letter(told)] = found
+
+    def _wanted_of(self, letter: DeadLetter, partition: int, record: Record) -> Letter | None:
+        view = letter_view(letter, payload=False)
+        if not self._wanted.matches(view, letter.at):
+            return None
+        if self._payload:
+            view = letter_view(letter, payload=True)
+        return Letter(partition, record.offset() or 0, letter.at, view["id"], view)
 
 
 def unreadable_letter(key: bytes, record: Record) -> DeadLetter:
@@ -183,7 +203,8 @@ def run_of_mark(headers: Mapping[str, str]) -> int:
 # -- as JSON ------------------------------------------------------------------------------------------------
 
 
-def letter_view(letter: DeadLetter, run: Run | None, *, payload: bool) -> View:
+def letter_view(letter: DeadLetter, *, payload: bool) -> View:
+    run = letter.run
     stored = letter.value or b"" if run is None else run.payload
     view: View = {
         "id": run and run.job_id,

@@ -1,16 +1,16 @@
-"""One job as JSON: its runs and attempts, and where it stands (schemas/cli/job_get.json)."""
+"""One job, told from its records: its runs and attempts, and where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.core.attempts import STOPPED, fold_attempts, last_word, outcome_of
+from pipeline.core.attempts import STOPPED, fold_attempts, last_word
 from pipeline.core.errors import Undecodable
 from pipeline.core.ids import KeyedId, parse_id
 from pipeline.core.job import Ack, AckState, JobStatus, Run
 from pipeline.follower.trail import Trail
-from pipeline.follower.values import readable_ack, readable_run, shown_error, shown_instant, shown_json
+from pipeline.follower.values import readable_ack, readable_run, shown_json
 from pipeline.ports import Record
 
 View = dict[str, Any]
@@ -50,6 +50,19 @@ class Story(NamedTuple):
     def last(self) -> Ack | None:
         """The last word on the last run."""
         return last_word(fold_attempts(self.acks).get(self.highest_run, {}))
+
+    @property
+    def latest(self) -> Run | None:
+        """The run to come, else the last that was emitted, which a requeue may have given another payload."""
+        trail = self.trail
+        emitted = self.runs[max(self.runs)].run if self.runs else None
+        return trail.pending or trail.retry or emitted or trail.first
+
+    @property
+    def payload(self) -> bytes | None:
+        """Of the latest run; None: it is not kept, or its schedule left it out and gave it none."""
+        run = None if self.trail.skipped is not None else self.latest
+        return run.payload or None if run else None
 
 
 def fold_runs(records: Iterable[Record], trail: Trail) -> dict[int, Emitted]:
@@ -109,10 +122,26 @@ def status_of(story: Story) -> JobStatus:
     return JobStatus.STOPPED if _was_stopped(last) else _ATTEMPTED[last.state]
 
 
+def ended_at(story: Story, told: int | None) -> int | None:
+    """When it ended, epoch ms: as the ack of its last attempt has it, else `told`. None: it has not ended."""
+    last = story.last
+    if last is None or story.trail.end in _ENDED or status_of(story) not in ENDED:
+        return told
+    return last.at
+
+
+def told_end(story: Story) -> int | None:
+    """When its home said that it has ended, epoch ms. None: it has not."""
+    return story.trail.ended_at if status_of(story) in ENDED else None
+
+
 def _was_stopped(ack: Ack) -> bool:
     return ack.state is AckState.CANCELLED and ack.error is not None and ack.error.type == STOPPED
 
 
+ENDED = frozenset(
+    {JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.STOPPED, JobStatus.SKIPPED}
+)
 _ENDED = {
     "dead": JobStatus.DEAD,
     "cancelled": JobStatus.CANCELLED,
@@ -131,48 +160,6 @@ _ATTEMPTED = {
 }
 
 
-def job_view(story: Story) -> View:
-    """The JSON of `dueline job get`. `due_at` is when the next run is due while one is pending, else when the
-    job was first due."""
-    trail, runs, shown = story.trail, story.runs, story.shown
-    attempts = fold_attempts(story.acks)
-    return {
-        "id": trail.id,
-        "handler": shown and shown.handler,
-        "status": str(status_of(story)),
-        "due_at": shown and shown_instant(shown.due_at),
-        "key": shown and shown.key,
-        "queue": shown.queue if shown else trail.work and trail.work.queue,
-        "result": result_of(story.last),
-        "runs": [
-            {
-                "run": number,
-                "fired_at": shown_instant(runs[number].at),
-                "attempts": _attempts_view(attempts.get(number, {})),
-            }
-            for number in sorted(runs)
-        ],
-    }
-
-
 def result_of(last: Ack | None) -> Any:
     """What the handler returned, from its ack."""
     return None if last is None or last.result is None else shown_json(last.result)
-
-
-def _attempts_view(attempts: Mapping[int, Ack]) -> list[View]:
-    return [_attempt_view(attempts[token], outcome_of(attempts, token)) for token in sorted(attempts)]
-
-
-def _attempt_view(ack: Ack, outcome: str | None) -> View:
-    started = ack.at if ack.state is AckState.STARTED else ack.started_at
-    view = {
-        "attempt": ack.attempt,
-        "worker": ack.worker,
-        "token": str(ack.token),
-        "started_at": None if started is None else shown_instant(started),
-        "finished_at": None if ack.state is AckState.STARTED else shown_instant(ack.at),
-        "outcome": outcome,
-        "error": shown_error(ack.error),
-    }
-    return view if ack.log_tail is None else {**view, "log": ack.log_tail}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
 
 from pipeline import codec
 from pipeline.core.backup import Hold
@@ -16,10 +17,12 @@ from pipeline.core.names import Names
 from pipeline.core.schedule import Schedule
 from pipeline.follower.dead import Letter, WantedLetters, read_letters, read_runs
 from pipeline.follower.folds import fold_trail
-from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, job_view
-from pipeline.follower.listing import Backlog, Wanted, by_due, fold_backlog, fold_live
+from pipeline.follower.job import Emitted, Story, View, fold_acks, fold_runs, told_end
+from pipeline.follower.job_view import job_view
+from pipeline.follower.listing import Backlog, Wanted, chosen, fold_backlog, fold_live
 from pipeline.follower.places import DECIDED_MS, gone, is_place, known_to_be
 from pipeline.follower.schedules import (
+    WantedSchedules,
     fold_schedules,
     fold_skips,
     listed_view,
@@ -58,13 +61,14 @@ class Follower:
 
         Raises InvalidInput('id') if malformed, NotFound if the store has nothing under it.
         """
-        return job_view(self._story(job_id))
+        story = self._story(job_id)
+        return job_view(story, payload=story.payload, told=told_end(story))
 
     def run_of(self, job_id: str) -> tuple[Run, int]:
         """The job as it is to be run once more, and the highest run emitted so far (0: none). Raises as `job`,
         NotFound also if its records are no longer kept."""
         story = self._story(job_id)
-        if (run := story.shown) is None:
+        if (run := story.latest) is None:
             raise NotFound(f"{job_id}: what it was made of is no longer kept")
         return run, story.highest_run
 
@@ -78,7 +82,7 @@ class Follower:
         if not runs:
             self._look_for_skip(trail)
         if not trail.known and not runs:
-            raise NotFound(f"{job_id}: {_nothing(trail)}")
+            raise NotFound(f"{job_id}: {_nothing(trail)}{self._last_of_key(trail)}")
         return Story(trail, runs, acks)
 
     def _look_for_skip(self, trail: Trail) -> None:
@@ -96,6 +100,12 @@ class Follower:
             self._reader.decided(self._names.jobs, home, DECIDED_MS)
             trail = fold_trail(known_to_be(self._reader, self._names.jobs, home), job_id, self._layout)
         return trail
+
+    def _last_of_key(self, trail: Trail) -> str:
+        """Of an incarnation that is not there: what the last one is called."""
+        base, dot, _ = trail.id.partition(".") if trail.id.startswith("k") else ("", "", "")
+        last = self._trail(base).occurrence_id if dot else None
+        return "" if last is None else f"; the last incarnation of its key is {last}"
 
     def _home(self, job_id: str) -> int:
         try:
@@ -126,7 +136,7 @@ class Follower:
         if not runs:
             self._look_for_skip(trail)
         if not trail.known and not runs and not trail.commands:
-            raise NotFound(f"{job_id}: {_nothing(trail)}")
+            raise NotFound(f"{job_id}: {_nothing(trail)}{self._last_of_key(trail)}")
         around = Surroundings(
             reader=self._reader,
             names=self._names,
@@ -138,15 +148,16 @@ class Follower:
 
     # -- many jobs ------------------------------------------------------------------------------------------
 
-    def jobs(self, wanted: Wanted, limit: int | None = None) -> Iterator[View]:
-        """Pending and retrying jobs (schemas/cli/job_list.json). With `limit` the first due of all; without,
-        partition after partition, each in order of due time, so memory holds one partition's matches."""
-        found = (
+    def jobs(self, wanted: Wanted, limit: int | None = None, fired: Iterable[View] = ()) -> Iterator[View]:
+        """Pending and retrying jobs (schemas/cli/job_list.json), and then `fired`, those of `open_jobs`. With `limit`
+        the first of all in the order wanted; without, by due time, partition after partition, each in that order, so
+        memory holds one partition's matches."""
+        live = (
             view
             for partition in range(self._layout.partitions)
             for view in fold_live(self._reader.read(self._names.jobs, partition), wanted)
         )
-        return map(_dated, found if limit is None else heapq.nsmallest(limit, found, key=by_due))
+        return map(_dated, chosen(chain(live, fired), wanted.order, limit))
 
     def letters(self, wanted: WantedLetters, *, payload: bool = False) -> list[Letter]:
         """Dead letters of jobs that were not requeued since, and of what nobody could read, the latest first
@@ -190,9 +201,10 @@ class Follower:
         """The schedule at `now` (the store's clock, ms) as `dueline cron describe` shows it. Raises as `schedule`."""
         return schedule_view(self.schedule(schedule_id), now)
 
-    def schedule_views(self, now: int) -> list[View]:
-        """All of them as `dueline cron list` shows them."""
-        return [listed_view(state, now) for state in self.schedules()]
+    def schedule_views(self, now: int, **wanted: Any) -> list[View]:
+        """Those that are wanted (`WantedSchedules`) as `dueline cron list` shows them."""
+        those = WantedSchedules(**wanted)
+        return [listed_view(state, now) for state in self.schedules() if those.matches(state, now)]
 
     def _schedules_at(self, home: int) -> dict[str, Schedule]:
         return fold_schedules(known_to_be(self._reader, self._names.jobs, home))

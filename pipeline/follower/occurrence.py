@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pipeline.core import keys
-from pipeline.core.ids import ScheduleOccurrence
+from pipeline.core.ids import ScheduleOccurrence, schedule_occurrence
 from pipeline.core.job import Run
 from pipeline.core.layout import Layout
 from pipeline.core.schedule import Recent, Schedule, ScheduleSpec
-from pipeline.core.step import DELETED, EDITED, PAUSED
+from pipeline.core.step import DELETED, EDITED, PAUSED, REMOVED
 from pipeline.follower.trail import BEFORE_TOMBSTONE_MS, Fold, Place, Trail
 from pipeline.follower.values import readable_schedule
 from pipeline.ports import Record
@@ -30,7 +32,7 @@ class ScheduledFold(Fold):
             super().take(key, record)
             return
         state = readable_schedule(record.value())
-        trail = self.trail
+        trail, before = self.trail, self.trail.schedule
         waited = trail.live.pop(key, None)
         trail.behind = None
         ours = state if state is not None and state.incarnation == self._of.incarnation else None
@@ -38,10 +40,21 @@ class ScheduledFold(Fold):
             self.stands(ours)
         if waited is None or trail.live or trail.certain:
             return
+        at = record.timestamp()[1]
+        if trail.end is None and ours is not None and _was_due(waited, ours, before, at):
+            self._passed(ours, before)
+            return
         if trail.end is None:  # by who deleted, edited or paused its schedule
-            trail.end, trail.skipped = "cancelled", _taken_away(ours)
+            trail.end, trail.ended_at = "cancelled", at
+            trail.skipped = _taken_away(ours)
         if trail.skipped is not None:
             trail.first = waited
+
+    def _passed(self, state: Schedule, before: Schedule | None) -> None:
+        """It was one of so many that the state does not say whether it fired: its run does, or an event."""
+        spec = state.spec if before is None else before.spec
+        if spec.queue in self._layout.queues:
+            self.trail.certain, self.trail.work = True, self._place(state, spec)
 
     def follows(self, state: Schedule | None) -> None:
         """That is the last state that was read."""
@@ -73,7 +86,7 @@ class ScheduledFold(Fold):
         if told is not None:
             trail.known = True
         if told is not None and told.outcome.startswith(SKIPPED):
-            note_skipped(trail, state, of.nominal_at, told.outcome.removeprefix(SKIPPED))
+            note_skipped(trail, state, of.nominal_at, told.outcome.removeprefix(SKIPPED), told.at)
             return
         spec = state.spec if told is None else self._fired_by(told, state, before)
         if not trail.certain and (spec or state.spec).queue in self._layout.queues:
@@ -100,6 +113,15 @@ class ScheduledFold(Fold):
         return Place(spec.queue, partition, max(earliest - BEFORE_TOMBSTONE_MS, 0))
 
 
+def _was_due(waited: Run, state: Schedule, before: Schedule | None, at: int) -> bool:
+    """Whether what was to come was due when this state was made, which was stored at `at` (epoch ms): if so it was
+    decided, and not taken away."""
+    if state.ended == REMOVED:
+        return False
+    changed = before is None or state.revision != before.revision
+    return waited.due_at <= (state.changed_at if changed else at)
+
+
 def _taken_away(state: Schedule | None) -> str:
     """Why what was to come is not any more, by the state of its schedule after that; None: it is gone."""
     if state is None:
@@ -107,9 +129,9 @@ def _taken_away(state: Schedule | None) -> str:
     return state.ended or (EDITED if state.paused is None else PAUSED)
 
 
-def note_skipped(trail: Trail, state: Schedule, nominal_at: int, reason: str | None) -> None:
-    """An instant of this schedule was skipped: it is shown as what would have run."""
-    trail.known, trail.end, trail.skipped = True, "skipped", reason
+def note_skipped(trail: Trail, state: Schedule, nominal_at: int, reason: str | None, at: int) -> None:
+    """An instant of this schedule was skipped, at that time (epoch ms): it is shown as what would have run."""
+    trail.known, trail.end, trail.skipped, trail.ended_at = True, "skipped", reason, at
     if trail.first is None:
         trail.first = run_to_come(trail.id, state, nominal_at, nominal_at)
 
@@ -135,3 +157,19 @@ def run_to_come(id_: str, state: Schedule, nominal_at: int, due_at: int) -> Run:
         labels=spec.labels,
         headers=spec.headers,
     )
+
+
+def runs_to_come(state: Schedule) -> Iterator[Run]:
+    """The occurrences that a schedule has to come: those that wait behind another, and the next of its grid."""
+    for nominal in state.buffer:
+        yield from _run_of(state, nominal, nominal)
+    if state.next_nominal is not None:
+        yield from _run_of(state, state.next_nominal, state.next_due or state.next_nominal)
+
+
+def _run_of(state: Schedule, nominal: int, due_at: int) -> Iterator[Run]:
+    try:
+        id_ = schedule_occurrence(state.spec.id, state.incarnation, "g", "", nominal)
+    except ValueError:
+        return  # whoever may append can store any number
+    yield run_to_come(id_, state, nominal, due_at)

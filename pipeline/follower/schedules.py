@@ -4,6 +4,7 @@ cron_list.json)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def fold_skips(trail: Trail, events: Iterable[Record]) -> None:
             first, last = detail_number(event.detail.get("first")), detail_number(event.detail.get("last"))
             if event.kind == "skipped" and event.detail.get("kind") == "g" and first <= of.nominal_at <= last:
                 assert trail.schedule is not None, "else nobody knows what may be skipped"
-                note_skipped(trail, trail.schedule, of.nominal_at, event.reason)
+                note_skipped(trail, trail.schedule, of.nominal_at, event.reason, event.at)
 
 
 def may_be_skipped(trail: Trail) -> bool:
@@ -115,8 +116,35 @@ def expected(state: Schedule, now: int) -> list[int]:
     return [] if timing is None or state.spec.after_ms is not None else timing.upcoming(now, SHOWN)
 
 
-def stands_as(state: Schedule, word: str, now: int) -> bool:
-    """`word`: one of STANDINGS."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSchedules:
+    """Which schedules; None = any. `state`: one of STANDINGS, else InvalidInput. `text` is part of an id, handler or
+    note. `queues`: of these only, as whoever asks is limited to them. What an app has removed is none."""
+
+    text: str | None = None
+    state: str | None = None
+    source: str | None = None
+    handler: str | None = None
+    queues: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in (None, *STANDINGS):
+            raise InvalidInput("state", f"{self.state!r:.40} is none of {', '.join(STANDINGS)}")
+
+    def matches(self, state: Schedule, now: int) -> bool:
+        """`now`: epoch ms."""
+        spec, texts = state.spec, (state.spec.id, state.spec.handler, state.paused or "")
+        return (
+            state.ended != REMOVED
+            and (self.queues is None or spec.queue in self.queues)
+            and self.source in (None, spec.source)
+            and self.handler in (None, spec.handler)
+            and (self.state is None or _stands_as(state, self.state, now))
+            and (self.text is None or any(self.text in each for each in texts))
+        )
+
+
+def _stands_as(state: Schedule, word: str, now: int) -> bool:
     match word:
         case "overdue":
             return is_overdue(state, now)

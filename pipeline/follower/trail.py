@@ -51,6 +51,8 @@ class Trail:
     live: dict[bytes, Run] = field(default_factory=dict)
     """Runs to come, by record key."""
     end: str | None = None
+    ended_at: int | None = None
+    """When the record was appended that says so, epoch ms."""
     work: Place | None = None
     highest: int = 0
     """The highest run that an owner is known to have emitted."""
@@ -156,7 +158,7 @@ def _ended(trail: Trail, record: Record) -> None:
     headers = headers_of(record)
     trail.known = True
     if (end := headers.get("end", "unknown")) not in _GOES_ON:
-        trail.end = end
+        trail.end, trail.ended_at = end, record.timestamp()[1]
     _placed(trail, record, headers)
 
 
@@ -217,7 +219,7 @@ class KeyedFold(Fold):
                 self._stands(key, record, state)
             elif state.incarnation > (self._wanted or 0) and key in self.trail.live:
                 del self.trail.live[key]
-                self.trail.end = "replaced"
+                self.trail.end, self.trail.ended_at = "replaced", record.timestamp()[1]
 
     def _is_end_of_ours(self, record: Record) -> bool:
         """A tombstone names its occurrence; one that does not ends the last state read, if there was one."""

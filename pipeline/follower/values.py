@@ -14,6 +14,8 @@ from pipeline.core.schedule import Schedule
 from pipeline.core.times import format_instant
 from pipeline.ports import Record
 
+LINE = 300
+"""Characters of an error that a list shows."""
 PLACE_DIGITS = 9
 """Of a partition's number: more does not fit the client library's 32 bits."""
 
@@ -98,6 +100,14 @@ def shown_json(stored: bytes) -> Any:
 
 def shown_error(error: Failure | None) -> dict[str, str | None] | None:
     return None if error is None else {"type": error.type, "message": error.message, "trace": error.trace}
+
+
+def error_line(error: Failure | None) -> str | None:
+    """What went wrong, in one line."""
+    if error is None:
+        return None
+    lines = error.message.splitlines()
+    return f"{error.type}: {lines[0] if lines else ''}".rstrip(": ")[:LINE]
 
 
 def shown_instant(ms: int) -> str:

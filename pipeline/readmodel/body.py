@@ -22,6 +22,7 @@ from pipeline.readmodel.rows import (
     Standing,
     head_of,
     lateness_of,
+    possible_from,
 )
 from pipeline.readmodel.tale import Sent, Tale
 from pipeline.readmodel.words import HANDLER, OTHER, QUEUE, WORKER, Words
@@ -96,7 +97,7 @@ def _was_late(tale: Tale, first: Run) -> bool:
     sent = tale.sent.get(1)
     if sent is None or first.run != 1:
         return False
-    return lateness_of(sent.at, first.due_at, first.created_at) > LATE_MS
+    return lateness_of(sent.at, first.due_at, possible_from(first)) > LATE_MS
 
 
 # -- what is plain ------------------------------------------------------------------------------------------

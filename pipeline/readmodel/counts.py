@@ -12,6 +12,7 @@ from struct import Struct
 
 from pipeline.adapters.rocks_rows import RocksRows
 from pipeline.readmodel.rows import ACTIVITY, STATUSES, TOTALS, after, hour_key, minute_key
+from pipeline.readmodel.shelves import Shelves
 
 KEPT_MINUTES = 120
 FIGURES = len(STATUSES) + 1
@@ -23,14 +24,12 @@ _STEPS = 8
 
 
 class Totals:
-    """How many jobs there are, by (status, handler) and (status, queue), as codes and numbers; and how many rows of
-    what grows without end. Written whole with every batch."""
+    """How many jobs there are, and how many rows of what grows without end. Written whole with every batch."""
 
     def __init__(self, rows: RocksRows) -> None:
         value = rows.get(TOTALS)
         told = {} if value is None else json.loads(value)
-        self.handlers = Counter({(a, b): n for a, b, n in told.get("handlers", ())})
-        self.queues = Counter({(a, b): n for a, b, n in told.get("queues", ())})
+        self.shelves = Shelves(told.get("shelves", {}))
         self.waiting = Counter(dict(told.get("waiting", ())))
         """By the number of a queue: runs that stand on its work topic and that nobody has started."""
         self.ended: int = told.get("ended", 0)
@@ -38,16 +37,9 @@ class Totals:
         self.events: tuple[int, int] = tuple(told.get("events", (0, 0)))
         """Numbers of the first event that is kept, and of the next one."""
 
-    def add(self, status: int, handler: int, queue: int, number: int) -> None:
-        for counter, key in ((self.handlers, (status, handler)), (self.queues, (status, queue))):
-            counter[key] += number
-            if not counter[key]:
-                del counter[key]
-
     def packed(self) -> bytes:
         told = {
-            "handlers": [[*key, number] for key, number in self.handlers.items()],
-            "queues": [[*key, number] for key, number in self.queues.items()],
+            "shelves": self.shelves.told(),
             "waiting": [*self.waiting.items()],
             "ended": self.ended,
             "letters": self.letters,

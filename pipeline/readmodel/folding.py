@@ -10,12 +10,13 @@ from typing import Any
 from pipeline import codec
 from pipeline.core import keys
 from pipeline.core.errors import Undecodable
-from pipeline.core.ids import KeyedId, keyed_id, occurrence_of_keyed, parse_id
+from pipeline.core.ids import KeyedId, keyed_id, occurrence_of_keyed, parse_id, parse_occurrence
 from pipeline.core.job import AckState, Event, Run
 from pipeline.core.keys import LAYOUT_KEY
 from pipeline.core.layout import Layout
 from pipeline.core.names import Names
 from pipeline.core.schedule import Schedule
+from pipeline.follower.occurrence import note_skipped
 from pipeline.follower.values import (
     headers_of,
     readable_ack,
@@ -31,7 +32,8 @@ from pipeline.readmodel.body import pack, unpack
 from pipeline.readmodel.counts import Activity, step_of
 from pipeline.readmodel.letters import fold_letter
 from pipeline.readmodel.processes import Processes
-from pipeline.readmodel.rows import BASE, EVENT, META, PAYLOAD, keyed_key, lateness_of
+from pipeline.readmodel.replayed import note_replayed
+from pipeline.readmodel.rows import BASE, EVENT, META, PAYLOAD, keyed_key, lateness_of, possible_from
 from pipeline.readmodel.series import fold_schedule, note_skip
 from pipeline.readmodel.sheet import Sheet
 from pipeline.readmodel.tale import Sent, Tale
@@ -105,10 +107,14 @@ class Folding:
             tale.ended_at = max(at, 1)
         first = tale.trail.first
         if first is not None and _was_given(tale):
-            self._sheet.put(PAYLOAD + id_, first.payload if len(first.payload) <= PAYLOAD_KEPT else None)
+            if not _came_again(tale):
+                self._keep_payload(id_, first.payload)
             if first.key is not None:
                 self._sheet.put(keyed_key(first.key, id_), b"")
         self._sheet.put_job(id_, pack(tale, self._sheet.words))
+
+    def _keep_payload(self, id_: bytes, payload: bytes) -> None:
+        self._sheet.put(PAYLOAD + id_, payload if len(payload) <= PAYLOAD_KEPT else None)
 
     def _activity(self, at: int) -> Activity | None:
         return self._sheet.recent.at(at)
@@ -186,12 +192,19 @@ class Folding:
             return
         end = tale.trail.end
         tales.fold_home(tale, key, record, self.layout, current, before)
-        if _was_given(tale):
+        if _was_given(tale) and not _came_again(tale):
             tale.home_offset = record.offset() or 0
         at = record.timestamp()[1]
         self._keep(id_, tale, at)
         if tale.trail.end == "dead" != end and tale.trail.first is not None:
             self._count_dead(tale.trail.first, at)
+
+    def fold_skip(self, id_: bytes, state: Schedule, reason: str | None, at: int) -> None:
+        """An occurrence of this schedule did not fire, unless it is known to have, or what else became of it."""
+        tale = self._load(id_)
+        if tale is not None and tale.trail.end is None and not (tale.trail.live or tale.story().highest_run):
+            note_skipped(tale.trail, state, parse_occurrence(id_.decode()).nominal_at, reason, at)
+            self._keep(id_, tale, at)
 
     def _count_dead(self, run: Run, at: int) -> None:
         activity = self._activity(at)
@@ -259,8 +272,12 @@ class Folding:
             return
         at = record.timestamp()[1]
         if tales.fold_run(tale, run, queue, record.partition() or 0, Sent(at, record.offset() or 0)):
+            if run.run == max(tale.sent) and _came_again(tale):  # a requeue may have given it another payload
+                tale.home_offset = -1
+                self._keep_payload(key, run.payload)
             self._keep(key, tale, at)
             self._count_fired(at, run)
+            note_replayed(key, run, self._sheet)
 
     def _plain_work(self, queue: str, record: Record, key: bytes) -> bool:
         before, value = self._sheet.job(key), record.value()
@@ -279,7 +296,8 @@ class Folding:
         activity = self._activity(at)
         if activity is not None:
             activity.fired += 1
-            activity.late[step_of(lateness_of(at, run.due_at, run.created_at))] += 1
+            made = possible_from(run) if isinstance(run, Run) else run.created_at
+            activity.late[step_of(lateness_of(at, run.due_at, made))] += 1
 
     def _ack(self, queue: str, record: Record, key: bytes) -> None:
         if key[:2] not in (b"s/", b"t/"):
@@ -372,6 +390,11 @@ def _was_given(tale: Tale) -> bool:
     """Whether a payload stands with it; what its schedule left out was given none."""
     first = tale.trail.first
     return first is not None and bool(first.payload) and tale.trail.skipped is None
+
+
+def _came_again(tale: Tale) -> bool:
+    """Whether a run after the first is known, whichever topic was read first: its payload is the one that counts."""
+    return max(tale.sent, default=0) > 1
 
 
 def _incarnation(occurrence: str) -> int | None:

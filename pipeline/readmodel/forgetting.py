@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pipeline.core.errors import Undecodable
 from pipeline.readmodel.body import unpack
 from pipeline.readmodel.letters import forget_letters
+from pipeline.readmodel.replayed import forget_replayed
 from pipeline.readmodel.rows import BASE, ENDED, EVENT, PAYLOAD, after, head_of, keyed_key
 from pipeline.readmodel.sheet import Sheet
 
@@ -48,6 +49,7 @@ def _forget_job(sheet: Sheet, id_: bytes) -> None:
         return
     sheet.put_job(id_, None)
     sheet.put(PAYLOAD + id_, None)
+    forget_replayed(id_, sheet)
     if not id_.startswith(b"k"):
         return
     try:

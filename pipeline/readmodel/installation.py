@@ -70,9 +70,7 @@ def overview_of(
 
 def pending(sheet: Sheet) -> int:
     """Jobs and retries to come."""
-    codes = {CODES[status] for status in TO_COME}
-    handlers = sheet.totals.handlers
-    return sum(handlers.get(pair, 0) for pair in [*handlers] if pair[0] in codes)
+    return sheet.totals.shelves.total({CODES[status] for status in TO_COME})
 
 
 def last_minutes(sheet: Sheet, now: int, count: int = HOUR_MINUTES) -> dict[int, Activity]:

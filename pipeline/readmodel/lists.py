@@ -8,9 +8,8 @@ import heapq
 import hmac
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import islice, product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pipeline.adapters.rocks_rows import RocksRows
@@ -19,7 +18,7 @@ from pipeline.core.ids import KeyedId, parse_id
 from pipeline.core.job import Run
 from pipeline.readmodel import tale as tales
 from pipeline.readmodel.body import unpack
-from pipeline.readmodel.counts import Totals, figures_of
+from pipeline.readmodel.counts import figures_of
 from pipeline.readmodel.questions import Count, JobsWanted
 from pipeline.readmodel.rows import (
     BASE,
@@ -29,16 +28,15 @@ from pipeline.readmodel.rows import (
     KEYED,
     MINUTE,
     OCCURRENCE,
-    SHARED,
     STATUSES,
     Head,
     after,
     due_bytes,
     head_of,
     hour_key,
-    listed_range,
     minute_of,
 )
+from pipeline.readmodel.shelves import Narrowed, Shelves, Stretch
 from pipeline.readmodel.tale import Tale
 from pipeline.readmodel.words import HANDLER, QUEUE, Words
 
@@ -131,8 +129,8 @@ class JobList:
     """The rows of jobs in order of due time. Any thread: it reads what is written, and rows that change meanwhile
     are shown as they have become, if they still match."""
 
-    def __init__(self, rows: RocksRows, words: Words, totals: Totals) -> None:
-        self._rows, self._words, self._totals = rows, words, totals
+    def __init__(self, rows: RocksRows, words: Words, shelves: Shelves) -> None:
+        self._rows, self._words, self._shelves = rows, words, shelves
 
     def page(
         self, wanted: JobsWanted, limit: int, start: bytes | None
@@ -141,13 +139,14 @@ class JobList:
         found: list[Found] = []
         scanned, last = 0, start
         deadline = time.monotonic() + BUDGET_S
-        places = self._places(wanted, start)
+        narrowed = self._narrowed(wanted)
+        places = self._places(wanted, self._shelves.stretches(narrowed), start)
         while chunk := [*islice(places, CHUNK)]:
             rows = self._rows.get_all([JOB + place[8:] for place in chunk])
             for place, row in zip(chunk, rows, strict=True):
                 scanned += 1
                 last = place
-                if row is not None and (match := self._match(wanted, place, row)) is not None:
+                if row is not None and (match := self._match(wanted, narrowed, place, row)) is not None:
                     found.append(match)
                     if len(found) == limit:
                         return found, last, scanned
@@ -157,12 +156,13 @@ class JobList:
 
     def count(self, wanted: JobsWanted, at_most: int) -> Count:
         """As `Questions.count`."""
-        total = self._total(wanted)
-        if total is not None:
-            return Count(total, capped=False)
+        narrowed = self._narrowed(wanted)
+        stretches = self._shelves.stretches(narrowed)
+        exact = not _by_body(wanted) and all(each.exact for each in stretches)
+        if exact and wanted.due_from is wanted.due_to is None:
+            return Count(sum(each.number for each in stretches), capped=False)
         deadline = time.monotonic() + COUNTED_S
-        places, number, scanned = self._places(wanted, None), 0, 0
-        exact = self._by_place(wanted)
+        places, number, scanned = self._places(wanted, stretches, None), 0, 0
         while chunk := [*islice(places, CHUNK * 16)]:
             scanned += len(chunk)
             if exact:
@@ -171,7 +171,8 @@ class JobList:
                 rows = self._rows.get_all([JOB + place[8:] for place in chunk])
                 both = zip(chunk, rows, strict=True)
                 number += sum(
-                    row is not None and self._match(wanted, place, row) is not None for place, row in both
+                    row is not None and self._match(wanted, narrowed, place, row) is not None
+                    for place, row in both
                 )
             if number >= at_most:
                 return Count(at_most, capped=next(places, None) is not None or number > at_most)
@@ -181,66 +182,23 @@ class JobList:
 
     # -- what is looked at ------------------------------------------------------------------------------------
 
-    def _total(self, wanted: JobsWanted) -> int | None:
-        """How many there are, if that is kept: by handler, or by queue."""
-        if wanted.due_from is not None or wanted.due_to is not None:
-            return None
-        if self._by_place(wanted):
-            return sum(self._totals.handlers.get(pair, 0) for pair in self._pairs(wanted))
-        numbers = self._queue_numbers(wanted)
-        if numbers is None or wanted.handler or not self._by_place(replace(wanted, queue=None, queues=None)):
-            return None
-        pairs = product(self._codes(wanted), numbers)
-        return sum(self._totals.queues.get(pair, 0) for pair in pairs)
-
-    def _by_place(self, wanted: JobsWanted) -> bool:
-        """Whether all that stands where it is looked for matches."""
-        handler = None if wanted.handler is None else self._words.known(HANDLER, wanted.handler)
-        narrow = wanted.handler is None or (handler is not None and handler < SHARED)
-        return narrow and not (
-            wanted.queue
-            or wanted.queues is not None
-            or wanted.schedule
-            or wanted.labels
-            or wanted.key is not None
-            or wanted.key_prefix is not None
-            or wanted.text
+    def _narrowed(self, wanted: JobsWanted) -> Narrowed:
+        queues = wanted.queues
+        if wanted.queue is not None:
+            queues = frozenset({wanted.queue}) & (queues if queues is not None else {wanted.queue})
+        return Narrowed(
+            {CODES[status] for status in wanted.statuses or STATUSES},
+            None if wanted.handler is None else self._numbers(HANDLER, {wanted.handler}),
+            None if queues is None else self._numbers(QUEUE, queues),
         )
 
-    def _pairs(self, wanted: JobsWanted) -> list[tuple[int, int]]:
-        """The (status, handler) of which there are any."""
-        codes = self._codes(wanted)
-        number = None
-        if wanted.handler is not None:
-            number = self._words.known(HANDLER, wanted.handler)
-            if number is None and not self._words.full(HANDLER):
-                return []
-        return [
-            (status, handler)
-            for status, handler in [*self._totals.handlers]
-            if status in codes and (number is None or handler == number)
-        ]
+    def _numbers(self, kind: bytes, words: Set[str]) -> frozenset[int]:
+        found = (self._words.wanted(kind, word) for word in words)
+        return frozenset(number for number in found if number is not None)
 
-    def _codes(self, wanted: JobsWanted) -> set[int]:
-        """The statuses wanted of which there are any on the queues wanted: where there are none, nothing is looked
-        for among all the others."""
-        codes = {CODES[status] for status in wanted.statuses or STATUSES}
-        numbers = self._queue_numbers(wanted)
-        if numbers is None:
-            return codes
-        return {status for status, queue in [*self._totals.queues] if status in codes and queue in numbers}
-
-    def _queue_numbers(self, wanted: JobsWanted) -> set[int] | None:
-        """Of the queues wanted; None: of any, or nobody can tell."""
-        if (wanted.queue is None and wanted.queues is None) or self._words.full(QUEUE):
-            return None
-        names = [wanted.queue] if wanted.queue is not None else wanted.queues or ()
-        known = (
-            self._words.known(QUEUE, name) for name in names if wanted.queues is None or name in wanted.queues
-        )
-        return {number for number in known if number is not None}
-
-    def _places(self, wanted: JobsWanted, start: bytes | None) -> Iterator[bytes]:
+    def _places(
+        self, wanted: JobsWanted, stretches: Sequence[Stretch], start: bytes | None
+    ) -> Iterator[bytes]:
         """Where what may match stands, behind `start`, in order: due time and id."""
         few = self._few(wanted)
         if few is not None:
@@ -250,15 +208,9 @@ class JobList:
         if wanted.schedule is not None:
             prefix = OCCURRENCE + wanted.schedule.encode("utf-8", "surrogatepass") + b"\0"
             return self._stretch(prefix, wanted, start)
-        shared = {(status, min(handler, SHARED)) for status, handler in self._pairs(wanted)}
-        first = self._first_due({status for status, _ in shared}, wanted)
-        stretches = [
-            self._stretch(listed_range(*pair), wanted, start, first.get(pair[0], 0))
-            for pair in sorted(shared)
-        ]
-        if len(stretches) == 1:
-            return stretches[0]
-        return heapq.merge(*stretches, reverse=wanted.order == "-due")
+        first = self._first_due({each.status for each in stretches}, wanted)
+        runs = [self._stretch(each.prefix, wanted, start, first.get(each.status, 0)) for each in stretches]
+        return runs[0] if len(runs) == 1 else heapq.merge(*runs, reverse=wanted.order == "-due")
 
     def _first_due(self, statuses: set[int], wanted: JobsWanted) -> Mapping[int, int]:
         """No job of a status stands before this time, by code: to the minute, as the counts tell. In front of it lie
@@ -327,15 +279,17 @@ class JobList:
 
     # -- whether it matches -----------------------------------------------------------------------------------
 
-    def _match(self, wanted: JobsWanted, place: bytes, row: bytes) -> Found | None:
+    def _match(self, wanted: JobsWanted, narrowed: Narrowed, place: bytes, row: bytes) -> Found | None:
         head = head_of(row)
-        if not self._head_matches(wanted, head) or due_bytes(head.due_at) != place[:8]:
+        if not (narrowed.has(head) and _is_due(wanted, head) and due_bytes(head.due_at) == place[:8]):
             return None
         id_ = place[8:].decode()
         if wanted.schedule is not None and tales.schedule_of(id_) != wanted.schedule:
             return None
         found = unpack(id_, row, self._words)
         shown = found.story().shown
+        if not _is_of(wanted, found.queue if shown is None else shown.queue):
+            return None
         keyed = wanted.key is not None or wanted.key_prefix is not None
         if shown is None and (wanted.labels or keyed or wanted.handler):
             return None
@@ -345,29 +299,28 @@ class JobList:
             return None
         return Found(id_, found, place)
 
-    def _head_matches(self, wanted: JobsWanted, head: Head) -> bool:
-        if not head.status or (wanted.statuses and STATUSES[head.status - 1] not in wanted.statuses):
-            return False
-        if wanted.queue is not None and not self._stands_on(wanted.queue, head):
-            return False
-        if wanted.queues is not None and not any(self._stands_on(each, head) for each in wanted.queues):
-            return False
-        return (wanted.due_from is None or head.due_at >= wanted.due_from) and (
-            wanted.due_to is None or head.due_at < wanted.due_to
-        )
 
-    def _stands_on(self, queue: str, head: Head) -> bool:
-        """Whether it is of this queue, as far as the number of a word tells."""
-        number = self._words.known(QUEUE, queue)
-        return head.queue == number or (number is None and self._words.full(QUEUE))
+def _is_due(wanted: JobsWanted, head: Head) -> bool:
+    return (wanted.due_from is None or head.due_at >= wanted.due_from) and (
+        wanted.due_to is None or head.due_at < wanted.due_to
+    )
+
+
+def _is_of(wanted: JobsWanted, queue: str) -> bool:
+    """By name: queues without a number of their own have the same one."""
+    return wanted.queue in (None, queue) and (wanted.queues is None or queue in wanted.queues)
+
+
+def _by_body(wanted: JobsWanted) -> bool:
+    """Whether more is wanted than what the head of a row tells."""
+    keyed = wanted.key is not None or wanted.key_prefix is not None
+    return keyed or bool(wanted.schedule or wanted.labels or wanted.text)
 
 
 def _run_matches(wanted: JobsWanted, run: Run, id_: str) -> bool:
     text = wanted.text
     return (
         wanted.handler in (None, run.handler)
-        and wanted.queue in (None, run.queue)
-        and (wanted.queues is None or run.queue in wanted.queues)
         and wanted.labels.items() <= run.labels.items()
         and wanted.key in (None, run.key)
         and (wanted.key_prefix is None or (run.key is not None and run.key.startswith(wanted.key_prefix)))

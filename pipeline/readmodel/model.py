@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pipeline.adapters.rocks_rows import RocksRows
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable, Undecodable
 from pipeline.core.job import JobStatus
 from pipeline.core.queues import QueueState
 from pipeline.core.schedule import Schedule, state_of
-from pipeline.follower import Follower
+from pipeline.follower import Follower, WantedLetters, WantedSchedules
 from pipeline.follower.fleet import queue_view
-from pipeline.follower.schedules import (
-    REMOVED,
-    STANDINGS,
-    expected,
-    listed_view,
-    schedule_view,
-    stands_as,
-)
-from pipeline.follower.values import readable_key_state, readable_run, readable_schedule, shown_instant
+from pipeline.follower.schedules import REMOVED, expected, listed_view, schedule_view
+from pipeline.follower.values import readable_schedule, shown_instant
 from pipeline.ports import Reader
-from pipeline.readmodel import audit
+from pipeline.readmodel import audit, letters, made_of
 from pipeline.readmodel import tale as tales
 from pipeline.readmodel.body import unpack
 from pipeline.readmodel.counts import figures_of
@@ -52,11 +44,13 @@ from pipeline.readmodel.questions import (
     Count,
     Freshness,
     JobsWanted,
+    Made,
     Page,
     Position,
     View,
     etag_of,
 )
+from pipeline.readmodel.replayed import outcomes_of
 from pipeline.readmodel.rows import (
     BASE,
     EVENT,
@@ -173,9 +167,7 @@ class ReadModel:
             reader.leave(*place[:2])
         for record in records:
             if record.offset() == place[2]:
-                run = readable_run(record.value())
-                if run is None and (state := readable_key_state(record.value())) is not None:
-                    run = state.run
+                run = made_of.run_in(record)
                 if run is not None and run.occurrence_id == tale.id:
                     return run.payload
         return None
@@ -185,6 +177,17 @@ class ReadModel:
         schedule = tales.schedule_of(tale.id)
         state = None if schedule is None else readable_schedule(self._rows.get(SCHEDULE + schedule.encode()))
         return state.spec.payload if state is not None and tale.trail.live else None
+
+    def runs_of(self, job_ids: Iterable[str]) -> Iterator[Made]:
+        source, wanted = self._source(), list[made_of.Wanted]()
+        for id_ in job_ids:
+            try:
+                wanted.append(made_of.wanted(id_, self._tale(id_), source.names, source.layout))
+            except NotFound:
+                continue
+        yield from (Made(each.id, None, each.highest) for each in wanted if not each.places)
+        placed = (each for each in wanted if each.places)
+        yield from made_of.read_runs(placed, partial(self._reading, source))
 
     def why(self, job_id: str) -> View:
         source = self._source()
@@ -206,7 +209,7 @@ class ReadModel:
 
     def _list(self) -> JobList:
         sheet = self._sheet
-        return JobList(self._rows, sheet.words, sheet.totals)
+        return JobList(self._rows, sheet.words, sheet.totals.shelves)
 
     def _shown_id(self, occurrence: str) -> str:
         """The id that people know: of the last incarnation of a keyed job the one without it."""
@@ -222,25 +225,16 @@ class ReadModel:
 
     # -- schedules --------------------------------------------------------------------------------------------
 
-    def schedules(
-        self,
-        *,
-        text: str | None = None,
-        standing: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def schedules(self, wanted: WantedSchedules, *, limit: int = 50, cursor: str | None = None) -> Page:
         _check_limit(limit)
-        if standing not in (None, *STANDINGS):
-            raise InvalidInput("state", f"{standing!r:.40} is none of {', '.join(STANDINGS)}")
-        cursors = self._cursor("cursor", ["schedules", text, standing, queues_asked(queues)])
+        by = wanted.text, wanted.state, wanted.source, wanted.handler, queues_asked(wanted.queues)
+        cursors = self._cursor("cursor", ["schedules", *by])
         start = cursors.read(cursor, SCHEDULE)
         low = SCHEDULE if start is None else start + b"\0"
         rows = ((key, readable_schedule(value)) for key, value in self._rows.scan(low, after(SCHEDULE)))
         now = self._following.now()
         found, place, scanned = page_of(
-            rows, limit, lambda state: _is_shown(state, text, standing, queues, now)
+            rows, limit, lambda state: state is not None and wanted.matches(state, now)
         )
         views = [self._listed_schedule(state, now) for state in found]
         return Page(rows=views, cursor=None if place is None else cursors.written(place), scanned=scanned)
@@ -273,26 +267,18 @@ class ReadModel:
 
     # -- what ended badly, times, places ----------------------------------------------------------------------
 
-    def letters(
-        self,
-        *,
-        handler: str | None = None,
-        queue: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def letters(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
         _check_limit(limit)
-        cursors = self._cursor("cursor", ["letters", handler, queue, queues_asked(queues)])
-        start = cursors.read(cursor, LETTER)
-        high = after(LETTER) if start is None else start
-        rows = ((key, json.loads(value)) for key, value in self._rows.scan_back(LETTER, high))
+        cursors = self._cursor("cursor", ["letters", letters.asked(wanted)])
+        rows = letters.stored(self._rows, wanted, cursors.read(cursor, LETTER))
+        found, place, scanned = page_of(rows, limit, lambda view: view is not None)
+        return Page(rows=found, cursor=None if place is None else cursors.written(place), scanned=scanned)
 
-        def wanted(view: Mapping[str, Any]) -> bool:
-            seen = queues is None or view["queue"] in queues
-            return seen and handler in (None, view["handler"]) and queue in (None, view["queue"])
-
-        found, place, scanned = page_of(rows, limit, wanted)
+    def letter_groups(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
+        _check_limit(limit)
+        cursors = self._cursor("cursor", ["letter groups", letters.asked(wanted)])
+        rows = letters.stored(self._rows, wanted, cursors.read(cursor, LETTER))
+        found, place, scanned = letters.grouped(rows, limit)
         return Page(rows=found, cursor=None if place is None else cursors.written(place), scanned=scanned)
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
@@ -356,7 +342,8 @@ class ReadModel:
     def replay(self, replay_id: str) -> View:
         register = self._register()
         replay = register.get(replay_id)
-        return view_of(replay, register.standing(replay))
+        view = view_of(replay, register.standing(replay))
+        return {**view, "outcomes": outcomes_of(self._rows, replay_id)}
 
     def _register(self) -> Register:
         return register_of(self._rows, self._following.names(), self._following.now())
@@ -401,22 +388,6 @@ def _has_run(tale: Tale) -> bool:
     """Whether it is a run of its schedule, or one that it left out; not one that went with a change of the schedule."""
     to_come = tale.status() is JobStatus.PENDING
     return tale.known and not to_come and (bool(tale.sent) or tale.trail.end != "cancelled")
-
-
-def _is_shown(
-    state: Schedule | None,
-    text: str | None,
-    standing: str | None,
-    queues: frozenset[str] | None,
-    now: int,
-) -> bool:
-    if state is None or state.ended == REMOVED or (queues is not None and state.spec.queue not in queues):
-        return False
-    if standing is not None and not stands_as(state, standing, now):
-        return False
-    return text is None or any(
-        text in each for each in (state.spec.id, state.spec.handler, state.paused or "")
-    )
 
 
 def _bucket_view(begin: int, width_ms: int, figures: list[int]) -> View:

@@ -6,12 +6,13 @@ them are RFC 3339 UTC with milliseconds and `Z`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.core.job import JobStatus
+from pipeline.core.job import JobStatus, Run
+from pipeline.follower import WantedLetters, WantedSchedules
 
 View = dict[str, Any]
 
@@ -68,6 +69,15 @@ class Count(NamedTuple):
 
     number: int
     capped: bool
+
+
+class Made(NamedTuple):
+    """What a job is made of: its run as it was stored, with all that an emission needs (None: that is not kept any
+    more), and the highest run that is known to have been emitted (0: none)."""
+
+    id: str
+    run: Run | None
+    highest: int
 
 
 class Freshness(NamedTuple):
@@ -129,6 +139,11 @@ class Questions(Protocol):
         `schedule`."""
         ...
 
+    def runs_of(self, job_ids: Iterable[str]) -> Iterator[Made]:
+        """What each of these is made of, not in their order, some at a time as they are taken; those of which nothing
+        is known are left out. Asks the store, and keeps others who do from it only for moments."""
+        ...
+
     def why(self, job_id: str) -> View:
         """As `dueline job why`. Asks the store."""
         ...
@@ -142,17 +157,8 @@ class Questions(Protocol):
 
     # -- schedules -----------------------------------------------------------------------------------------
 
-    def schedules(
-        self,
-        *,
-        text: str | None = None,
-        standing: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
-        """By id; those that `standing` is true of (active, paused, ended, overdue, failing: its last one that ended
-        is dead). Rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants; of one that is paused
+    def schedules(self, wanted: WantedSchedules, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """By id. Rows as `dueline cron list` shows them, with `words`, `upcoming` (3 instants; of one that is paused
         those that it would have if it were resumed now), `recent` (the
         last 20 runs, the latest first:
         [{"occurrence", "nominal_at", "due_at", "outcome", "lateness_ms", "took_ms"}]), `last_outcome`, `overdue`."""
@@ -165,17 +171,14 @@ class Questions(Protocol):
 
     # -- what ended badly, times, places --------------------------------------------------------------------
 
-    def letters(
-        self,
-        *,
-        handler: str | None = None,
-        queue: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def letters(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
         """Dead letters, the latest first; rows as `dueline dead list` shows them. Those of records that nobody can read
         are of no queue."""
+        ...
+
+    def letter_groups(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
+        """Of a stretch of the dead letters, from the latest on: how many of which kind, as `dueline dead groups` shows
+        them. A group may go on in the next stretch: `letter_groups.joined` adds them up. `limit`: kinds."""
         ...
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
@@ -210,7 +213,10 @@ class Questions(Protocol):
         """As `dueline replay list`."""
         ...
 
-    def replay(self, replay_id: str) -> View: ...
+    def replay(self, replay_id: str) -> View:
+        """As `dueline replay show`: with `outcomes`, how what it has emitted stands now ({"counts": {status: n},
+        "capped"}). NotFound."""
+        ...
 
     def events(self, after: str | None = None, limit: int = 500) -> Page:
         """What happened since the cursor, the oldest first: {"id" (a cursor), "at", "kind", "job", "schedule",

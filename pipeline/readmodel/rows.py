@@ -2,17 +2,20 @@
 
 R <occurrence>                               a job: head and body
 P <occurrence>                               its payload, if it is not long
-I <status> <handler> <due> <occurrence>      its place in a list
+I <status> <shelf> <due> <occurrence>        its place in the lists
+J <kind> <status> <number> <due> <occurrence>    of one on the shared shelf, by its handler and by its queue
 K <key> 0 <occurrence>                       of a keyed job
 C <schedule> 0 <due> <occurrence>            of an occurrence of a schedule
 E <ended> <occurrence>                       of one that has ended: the first of them are forgotten first
 Y <queue> <partition> <offset>               a run that has not ended, where it stands on its work topic
 B <keyed id>                                 which incarnation of a keyed job is the last
-G, g, U, X <schedule>                        a schedule: its state, what it has waiting, what it was, its skips
+G, g, U, X, u <schedule>                     a schedule: its state, what it has waiting, what it was, its skips, what
+                                             was decided among more than it notes
 M <minute>, H <hour>                         how many jobs are due then, by status
 A <minute>                                   what happened then
 V <number>                                   an event
 D <at> <place>, d <occurrence>, q <occurrence>   a dead letter, the latest of a job, the last requeue of one
+Z <replay> <occurrence>, z <occurrence>      one that a replay has emitted; all replays that have emitted it
 W <key>                                      a record of `meta`
 N <kind> <number>                            a word: handlers, queues and workers are numbered
 O <topic> 0 <partition>, T, F                positions, totals, format and identity
@@ -23,12 +26,15 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from pipeline.core.job import JobStatus
+from pipeline.core.ids import is_of_grid
+from pipeline.core.job import JobStatus, Run
 
-JOB, PAYLOAD, LISTED, KEYED, OCCURRENCE, ENDED, BASE, OPEN = b"R", b"P", b"I", b"K", b"C", b"E", b"B", b"Y"
-SCHEDULE, WAITING, GONE, SKIPS = b"G", b"g", b"U", b"X"
+JOB, PAYLOAD, LISTED, SHARING, KEYED, OCCURRENCE = b"R", b"P", b"I", b"J", b"K", b"C"
+ENDED, BASE, OPEN = b"E", b"B", b"Y"
+SCHEDULE, WAITING, GONE, SKIPS, UNTOLD = b"G", b"g", b"U", b"X", b"u"
 MINUTE, HOUR, ACTIVITY, EVENT = b"M", b"H", b"A", b"V"
 LETTER, LATEST, REQUEUED, META, WORD, POSITION = b"D", b"d", b"q", b"W", b"N", b"O"
+REPLAYED, REPLAYS = b"Z", b"z"
 TOTALS, FORMAT = b"T", b"F"
 
 STATUSES = tuple(JobStatus)
@@ -39,7 +45,7 @@ LATE = 1
 """Flag: its first run was appended late."""
 LATE_MS = 5_000
 SHARED = 255
-"""Handlers from this number on share a place in the lists."""
+"""The last shelf: that of all who have none of their own."""
 _HEAD = Struct(">BBHHqqB")
 HEAD_SIZE = _HEAD.size
 _DUE = Struct(">Q")
@@ -87,13 +93,27 @@ def lateness_of(at: int, due_at: int, created_at: int) -> int:
     return at - max(due_at, created_at)
 
 
-def listed_key(head: Head, id_: bytes) -> bytes:
-    return b"I%c%c" % (head.status, min(head.handler, SHARED)) + _DUE.pack(within(head.due_at)) + id_
+def possible_from(run: Run) -> int:
+    """The `created_at` for that: of an occurrence of a grid it is when it fired, and the schedule was there before."""
+    return 0 if is_of_grid(run.occurrence_id) else run.created_at
 
 
-def listed_range(status: int, handler: int) -> bytes:
-    """How the places of a list begin, in front of the due time."""
-    return b"I%c%c" % (status, min(handler, SHARED))
+def listed_key(head: Head, shelf: int, id_: bytes) -> bytes:
+    return b"I%c%c" % (head.status, shelf) + _DUE.pack(within(head.due_at)) + id_
+
+
+def listed_range(status: int, shelf: int) -> bytes:
+    """How the places on a shelf begin, in front of the due time."""
+    return b"I%c%c" % (status, shelf)
+
+
+def shared_key(head: Head, kind: bytes, number: int, id_: bytes) -> bytes:
+    """`number`: of its handler or queue, which `kind` says."""
+    return shared_range(kind, head.status, number) + _DUE.pack(within(head.due_at)) + id_
+
+
+def shared_range(kind: bytes, status: int, number: int) -> bytes:
+    return b"J%b%c" % (kind, status) + number.to_bytes(2, "big")
 
 
 def due_bytes(due_at: int) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from pipeline.adapters.rocks_rows import RocksRows
-from pipeline.core.ids import parse_occurrence, schedule_occurrence
+from pipeline.core.ids import ScheduleOccurrence, parse_occurrence, schedule_occurrence
 from pipeline.core.job import Event
 from pipeline.core.layout import Layout
 from pipeline.core.names import legal
@@ -18,13 +18,15 @@ from pipeline.follower.schedules import detail_number, may_be_skipped
 from pipeline.follower.trail import Trail
 from pipeline.follower.values import readable_schedule
 from pipeline.ports import Record
-from pipeline.readmodel.rows import GONE, SCHEDULE, SKIPS, WAITING
+from pipeline.readmodel.rows import GONE, SCHEDULE, SKIPS, UNTOLD, WAITING
 
 if TYPE_CHECKING:
     from pipeline.readmodel.folding import Folding
 
 MOST_SKIPS = 200
 """Skips that are kept of a schedule, each of a range of instants."""
+MOST_UNTOLD = 20
+"""Occurrences that are kept of a schedule to be looked for in its skips: one is to come at a time, but for a buffer."""
 
 
 def fold_schedule(record: Record, key: bytes, folding: Folding) -> None:
@@ -48,6 +50,11 @@ def fold_schedule(record: Record, key: bytes, folding: Folding) -> None:
         sheet.put(GONE + name, sheet.get(SCHEDULE + name))  # its occurrences may still be asked for
     sheet.put(SCHEDULE + name, None if state is None else value)
     sheet.put(WAITING + name, json.dumps(waiting).encode() if waiting else None)
+    if state is not None and (untold := set(waited) - set(waiting) - _noted(id_, state)):
+        known = json.loads(sheet.get(UNTOLD + name) or b"[]")
+        sheet.put(UNTOLD + name, json.dumps([*known, *sorted(untold)][-MOST_UNTOLD:]).encode())
+        for skip in json.loads(sheet.get(SKIPS + name) or b"[]"):
+            _leave_out(name, skip, folding)
 
 
 def waiting_of(id_: str, state: Schedule) -> list[str]:
@@ -63,6 +70,10 @@ def _decided(id_: str, state: Schedule, before: Schedule | None) -> set[str]:
     known = set(before.recent) if before is not None and same else set()
     nominals = [each.nominal_at for each in state.recent if each.kind == "g" and each not in known]
     return set(_occurrences(id_, state, nominals))
+
+
+def _noted(id_: str, state: Schedule) -> set[str]:
+    return set(_occurrences(id_, state, (each.nominal_at for each in state.recent if each.kind == "g")))
 
 
 def _occurrences(id_: str, state: Schedule, nominals: Iterable[int]) -> Iterable[str]:
@@ -88,15 +99,32 @@ def note_skip(event: Event, key: bytes, record: Record, folding: Folding) -> Non
     ]
     known = json.loads(sheet.get(SKIPS + key) or b"[]")
     sheet.put(SKIPS + key, json.dumps([*known, skip][-MOST_SKIPS:]).encode())
+    _leave_out(key, skip, folding)
+
+
+def _leave_out(name: bytes, skip: list[Any], folding: Folding) -> None:
+    """Of what a schedule has decided and did not note, tell what this skip is about. Skips and states stand on topics
+    of their own, so either may come first."""
+    first, last, kind, reason, at = skip
+    sheet = folding.sheet
+    for occurrence in json.loads(sheet.get(UNTOLD + name) or b"[]"):
+        of = parse_occurrence(occurrence)
+        state = _state_of(of, sheet.get)
+        if state is not None and kind == "g" and first <= of.nominal_at <= last:
+            folding.fold_skip(occurrence.encode(), state, reason, at)
+
+
+def _state_of(of: ScheduleOccurrence, get: Callable[[bytes], bytes | None]) -> Schedule | None:
+    """The last state of the schedule that this is an occurrence of; None: there is none."""
+    states = (readable_schedule(get(kind + of.schedule_id.encode())) for kind in (SCHEDULE, GONE))
+    return next((each for each in states if each is not None and each.incarnation == of.incarnation), None)
 
 
 def unfired(id_: str, layout: Layout, rows: RocksRows) -> Trail | None:
     """What its schedule says of an occurrence that has no row: only those that came to something have. Undecodable if
     `id_` is none; None: there is no schedule that it is of."""
     of = parse_occurrence(id_)
-    name = of.schedule_id.encode()
-    states = (readable_schedule(rows.get(kind + name)) for kind in (SCHEDULE, GONE))
-    state = next((each for each in states if each is not None and each.incarnation == of.incarnation), None)
+    state = _state_of(of, rows.get)
     if state is None:
         return None
     fold = fold_of(id_, layout)
@@ -104,7 +132,7 @@ def unfired(id_: str, layout: Layout, rows: RocksRows) -> Trail | None:
     fold.stands(state)
     trail = fold.trail
     if not trail.live and trail.end is None and may_be_skipped(trail):
-        for first, last, kind, reason, _ in json.loads(rows.get(SKIPS + name) or b"[]"):
+        for first, last, kind, reason, at in json.loads(rows.get(SKIPS + of.schedule_id.encode()) or b"[]"):
             if kind == "g" and first <= of.nominal_at <= last:
-                note_skipped(trail, state, of.nominal_at, reason)
+                note_skipped(trail, state, of.nominal_at, reason, at)
     return trail

@@ -14,7 +14,6 @@ from pipeline.readmodel.rows import (
     Standing,
     ended_key,
     head_of,
-    listed_key,
     minute_of,
     occurrence_key,
     open_key,
@@ -103,7 +102,8 @@ class Sheet:
             self.totals.ended -= 1
         if not head.status:
             return
-        puts[listed_key(head, id_)] = None
+        for place in self.totals.shelves.change(head, id_, -1):
+            puts[place] = None
         if schedule is not None:
             puts[occurrence_key(schedule, head.due_at, id_)] = None
         self._count(head, -1)
@@ -115,7 +115,8 @@ class Sheet:
             self.totals.ended += 1
         if not head.status:
             return
-        puts[listed_key(head, id_)] = b""
+        for place in self.totals.shelves.change(head, id_, 1):
+            puts[place] = b""
         if schedule is not None:
             puts[occurrence_key(schedule, head.due_at, id_)] = b""
         self._count(head, 1)
@@ -132,7 +133,6 @@ class Sheet:
                 self.totals.waiting[listed[0].queue] += number
 
     def _count(self, head: Head, number: int) -> None:
-        self.totals.add(head.status, head.handler, head.queue, number)
         late = number if head.flags & LATE else 0
         self._buckets.add(minute_of(head.due_at), head.status, number, late)
 

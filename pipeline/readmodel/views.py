@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.core.job import Ack, AckState
-from pipeline.follower.job import job_view
-from pipeline.follower.values import shown_instant
-from pipeline.follower.why import in_words
+from pipeline.follower.job_view import job_view
+from pipeline.follower.values import error_line, shown_instant
 from pipeline.readmodel.tale import Tale
 
 View = dict[str, Any]
-LINE = 300
 
 
 def listed(id_: str, tale: Tale) -> View:
@@ -30,39 +28,20 @@ def listed(id_: str, tale: Tale) -> View:
         "labels": dict(shown.labels) if shown else {},
         "schedule": shown and shown.schedule_id,
         "ended_at": shown_instant(tale.ended_at) if tale.ended_at else None,
-        "error": error_line(story.last),
+        "error": _error_of(story.last),
     }
 
 
-def error_line(last: Ack | None) -> str | None:
+def _error_of(last: Ack | None) -> str | None:
     """What went wrong, in one line."""
-    if last is None or last.error is None or last.state is AckState.SUCCEEDED:
-        return None
-    lines = last.error.message.splitlines()
-    return f"{last.error.type}: {lines[0] if lines else ''}".rstrip(": ")[:LINE]
+    return None if last is None or last.state is AckState.SUCCEEDED else error_line(last.error)
 
 
 def whole(id_: str, tale: Tale, payload: bytes | None) -> View:
-    """All of `dueline job get`, and what else is known. `payload` None: it is not kept any more."""
-    story = tale.story()
-    shown = story.shown
-    view = job_view(story)
-    return {
-        **view,
-        "id": id_,
-        "created_at": shown_instant(shown.created_at) if shown is not None and shown.created_at else None,
-        "ended_at": shown_instant(tale.ended_at) if tale.ended_at else None,
-        "labels": dict(shown.labels) if shown else {},
-        "schedule": shown and shown.schedule_id,
-        "occurrence": tale.id,
-        "serial": shown and shown.serial,
-        "failures": shown.failures if shown else 0,
-        "skipped": story.trail.skipped,
-        "reason": None if story.trail.skipped is None else in_words(story.trail.skipped),
-        "waits_behind": story.trail.behind,
-        "kept": payload is not None,
-        "payload": None if payload is None else payload.decode("utf-8", "replace"),
-    }
+    """As `dueline job get` shows it. `payload` None: it is not kept any more."""
+    told = tale.ended_at or tale.trail.ended_at
+    view = job_view(tale.story(), payload=payload, told=told)
+    return {**view, "id": id_, "occurrence": tale.id}
 
 
 def run_of(tale: Tale, occurrence: str) -> View:

@@ -47,8 +47,10 @@ class Words:
         """None: one of those that have no number."""
         return self._words.get((kind, number))
 
-    def full(self, kind: bytes) -> bool:
-        return self._counts[kind] >= MOST
+    def wanted(self, kind: bytes, word: str) -> int | None:
+        """The number that rows of it have: OTHER, if it may be among those without a number; None: there are none."""
+        number = self._numbers.get((kind, word))
+        return OTHER if number is None and self._counts[kind] >= MOST else number
 
     def take_new(self) -> dict[bytes, bytes | None]:
         """The rows of those that are new since the last time."""

@@ -16,6 +16,7 @@ from pipeline.readmodel.questions import Position, Questions
 from pipeline.server.access import Principal
 from pipeline.server.audit import audit_put
 from pipeline.server.job_changes import Tally
+from pipeline.server.problems import Behind
 from pipeline.server.store import Store
 
 View = dict[str, Any]
@@ -23,6 +24,10 @@ View = dict[str, Any]
 NOTHING: Mapping[str, object] = {}
 WAIT = "5s"
 """How long an owner's answer is waited for by default."""
+
+
+UNREADY_MS = 60_000
+"""A read model that is further behind does not know all there is: twice as far as giving way may put it."""
 
 
 class Done(NamedTuple):
@@ -92,8 +97,11 @@ class Acting:
         *,
         key: str | None = None,
     ) -> None:
-        """Await the change of many, which fills `tally`. They are audited however it ends: some are changed, or will
-        be. StoreUnreachable saying what became of how many."""
+        """Await the change of many, which fills `tally`. They are audited before it begins, since a server that is
+        killed says no more, and however it ends: some are changed, or will be. StoreUnreachable saying what became of
+        how many."""
+        if count:
+            await self.audit(who, verb, "begun", count=count)
         try:
             with asking(who, key):
                 await changing
@@ -167,6 +175,15 @@ class Acting:
         self.events.on(
             "audit_lost", who=who.name, verb=verb, outcome=outcome, id=job_id, reason=str(error), **about
         )
+
+
+def require_following(questions: Questions, what: str) -> None:
+    """Behind, unless the read model follows the log; `what` it does not know else."""
+    freshness = questions.freshness()
+    if freshness.ready and freshness.problem is None and freshness.age_ms <= UNREADY_MS:
+        return
+    why = freshness.problem or ("it is behind" if freshness.ready else "it has not caught up")
+    raise Behind(f"this server does not know {what}: {why}; ask again")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ In front, since a job need not pass what pages are served with: half the time of
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,17 +20,21 @@ from pipeline import __version__
 from pipeline.core.errors import DuelineError
 from pipeline.server import openapi, reference
 from pipeline.server.access import Role
+from pipeline.server.acting import UNREADY_MS
 from pipeline.server.api import ENDPOINTS, PREFIX
 from pipeline.server.endpoint import Call, Endpoint, Handle, Services
 from pipeline.server.guard import Guard
 from pipeline.server.metrics import ServerMetrics
 from pipeline.server.pace import Pace
-from pipeline.server.problems import FAILED, problem
-from pipeline.server.routes import Routes
+from pipeline.server.problems import FAILED, UNKNOWN_PATH, problem
+from pipeline.server.routes import SEE, Routes
 from pipeline.server.serving import Serving
 
-UNREADY_MS = 60_000
-"""A read model that is further behind takes its server out of service: twice as far as giving way may put it."""
+NOTHING_HERE = """<!doctype html>
+<html lang="en-GB"><title>Nothing here - Dueline</title>
+<p>There is nothing at this address. Here are <a href="/console/">the console</a> and
+<a href="/api/v1/docs">what the API takes</a>.</p></html>
+"""
 
 
 def create_app() -> FastAPI:
@@ -40,7 +45,7 @@ def create_app() -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        exception_handlers={Exception: _failed},
+        exception_handlers={Exception: _failed, HTTPStatus.NOT_FOUND: _unknown},
         redirect_slashes=False,
     )
 
@@ -57,6 +62,13 @@ def front_of(app: FastAPI, services: Services, serving: Serving, metrics: Server
 async def _failed(_request: Request, _error: Exception) -> Response:
     """Of a page: whatever it is, who asked learns no more than that."""
     return problem(FAILED, "the log of the server has the details")
+
+
+async def _unknown(request: Request, _error: Exception) -> Response:
+    """Of a path that is neither the API's nor the console's: people are shown the way."""
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(NOTHING_HERE, HTTPStatus.NOT_FOUND)
+    return problem(UNKNOWN_PATH, SEE)
 
 
 # -- probes --------------------------------------------------------------------------------------------------
@@ -80,8 +92,8 @@ def _probes(services: Services, metrics: ServerMetrics) -> tuple[Endpoint, ...]:
     async def document(_: Call) -> Response:
         return Response(openapi.released(), media_type="application/json")
 
-    async def docs(_: Call) -> Response:
-        return HTMLResponse(reference.page())
+    async def docs(call: Call) -> Response:
+        return HTMLResponse(reference.page(str(call.request.base_url).rstrip("/")))
 
     def probe(path: str, name: str, role: Role | None, handle: Handle, **more: Any) -> Endpoint:
         return Endpoint(

@@ -6,6 +6,7 @@ refused, since nobody can tell which of its values was meant.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import sys
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from pipeline.client.request import PLANNED, JobOptions
 from pipeline.core.errors import DuelineError, InvalidInput
 
 DEPTH = 100
@@ -23,6 +25,25 @@ NAME_SHOWN = 80
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+JOB_NAMES = frozenset({"handler", "payload", "in"}) | JobOptions.__annotations__.keys() - {"in_", "wait"}
+"""What the JSON of a job may say: what `Dueline.schedule` takes, by its name in JSON."""
+
+
+class UnknownField(InvalidInput):
+    """`field` as it was written."""
+
+    def __init__(self, name: str, known: Iterable[str], hint: str = "") -> None:
+        shown = name[:NAME_SHOWN]
+        close = difflib.get_close_matches(shown, known, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+        super().__init__(shown or "''", f"unknown field; {hint or meant}")
+
+
+def field_of(error: InvalidInput) -> str:
+    """By its name in JSON: `in` is `in_` in Python."""
+    return (error.field if isinstance(error, UnknownField) else error.field.removesuffix("_"))[:200]
 
 
 class Malformed(DuelineError):
@@ -95,9 +116,7 @@ def object_of(value: Any, known: Iterable[str]) -> dict[str, Any]:
     names = set(known)
     for name in value:
         if name not in names:
-            raise InvalidInput(
-                name[:NAME_SHOWN] or "''", f"unknown field; there are {', '.join(sorted(names))}"
-            )
+            raise UnknownField(name, names)
     return value
 
 
@@ -105,10 +124,11 @@ def job_request(value: Any) -> dict[str, Any]:
     """A job as `Dueline.schedule` takes it, from its JSON: `in` is `in_` there. InvalidInput."""
     if not isinstance(value, dict):
         raise InvalidInput("body", f"must be a JSON object, not {_kind(value)}")
-    if "in_" in value:  # Python's name of `in`: told by its own, it would be called `in`
-        raise InvalidInput("body", "unknown field in_")
-    if "wait" in value:
-        raise InvalidInput("wait", "unknown field; it is a parameter of the address")
+    if not value.keys() <= JOB_NAMES:
+        for name in value:
+            if name not in JOB_NAMES and name not in PLANNED:
+                hint = "it is a parameter of the address" if name == "wait" else ""
+                raise UnknownField(name, JOB_NAMES, hint)
     if not isinstance(
         value.get("queue", ""), str | None
     ):  # else nothing at all would be taken for the default

@@ -17,7 +17,7 @@ from pipeline.core.errors import DuelineError, InvalidInput, StoreUnreachable
 from pipeline.core.jobref import JobRef
 from pipeline.core.times import written_instant
 from pipeline.server.access import Forbidden, Principal
-from pipeline.server.body import job_request, lines, parse_json
+from pipeline.server.body import field_of, job_request, lines, parse_json
 
 PIECES = 16
 """Pieces of the body that wait to be taken at most."""
@@ -202,7 +202,7 @@ class Intake:
         try:
             self._add(job_request(parse_json(line)), chunk)
         except InvalidInput as error:
-            self._refuse(number, error.field.removesuffix("_"), error.problem)
+            self._refuse(number, field_of(error), error.problem)
         except StoreUnreachable:
             raise
         except DuelineError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from pipeline.server.actions import Actions
 from pipeline.server.body import object_of
 from pipeline.server.guard import NOSNIFF
 from pipeline.server.limits import Slots
+from pipeline.server.once import Heard, checked
 from pipeline.server.params import Param
 from pipeline.server.recent import Recent
 from pipeline.server.store import STREAMS as STREAM_THREADS
@@ -71,6 +73,7 @@ class Services:
             "streams of jobs under way", each=INTAKES_EACH, together=INTAKES, retry_s=1
         )
     )
+    heard: Heard = field(default_factory=Heard)
     stopping: Callable[[], bool] = lambda: False
     """Whether the server is told to end: streams end then."""
 
@@ -99,6 +102,18 @@ class Call:
         """How long an owner's answer is waited for."""
         wait: str = self.query.get("wait", "5s")
         return wait
+
+    @contextmanager
+    def once(self, asked: object = None) -> Iterator[str | None]:
+        """The Idempotency-Key; inside is what it is for. `asked`: what has to be the same as under this key before, as
+        JSON. InvalidInput; Conflict."""
+        key = self.request.headers.get("idempotency-key")
+        if key is None:
+            yield None
+            return
+        scope = (self.who.identity, self.request.scope["path"], checked(key))
+        with self.services.heard.asking(scope, asked):
+            yield key
 
     @property
     def still_let_in(self) -> bool:

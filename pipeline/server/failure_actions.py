@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pipeline.client.connection import Connection
@@ -39,25 +40,28 @@ class FailureActions(Acting):
     async def requeue_letters(
         self,
         who: Principal,
+        wanted: WantedLetters,
         *,
-        ids: Sequence[str] | None = None,
-        handler: str | None = None,
-        reason: str | None = None,
         everything: bool = False,
         payload: dict[str, Any] | None = None,
         dry_run: bool = False,
         wait: str = WAIT,
         idempotency_key: str | None = None,
     ) -> Done:
-        """View as schemas/cli/dead_requeue.json, with errors [{id, message}], and left: how many nobody was asked for
-        within BULK_S. Safe to repeat: no letter is requeued twice."""
+        """`everything`: nothing else is wanted of them. View as schemas/cli/dead_requeue.json, with errors [{id,
+        message}], and left: how many nobody was asked for within BULK_S. Safe to repeat: no letter is requeued
+        twice."""
         who.require(Role.OPERATOR)
-        by_filter = handler is not None or reason is not None
-        if [ids is not None, by_filter, everything].count(True) != 1:
-            raise InvalidInput("ids", "give ids, or handler and reason, or everything")
+        by_choice = replace(wanted, ids=None) != WantedLetters()
+        if [wanted.ids is not None, by_choice, everything].count(True) != 1:
+            raise InvalidInput(
+                "ids", "give ids, or what they have in common, as handler and reason, or everything"
+            )
+        if wanted.queue is not None:
+            who.require_queue(wanted.queue)
         connection = await self.store.connection()
-        wanted = WantedLetters(ids=None if ids is None else frozenset(ids), handler=handler, reason=reason)
-        found, tally = await self.store.slowly(letter_changes.find_letters, connection, who, wanted), Tally()
+        theirs = replace(wanted, queues=who.queues)
+        found, tally = await self.store.slowly(letter_changes.find_letters, connection, theirs), Tally()
         if not dry_run:
             with Allowed(BULK_S) as allowed:
                 requeuing = self.store.slowly(

@@ -21,11 +21,11 @@ from pipeline.core.times import written_instant
 from pipeline.readmodel.questions import LIST_LIMIT, JobsWanted, Questions
 from pipeline.server import job_changes
 from pipeline.server.access import Principal, Role
-from pipeline.server.acting import WAIT, Acting, Done, View, asking
+from pipeline.server.acting import WAIT, Acting, Done, View, asking, require_following
 from pipeline.server.allowed import Allowed
 from pipeline.server.bulk import Intake, Pipe
 from pipeline.server.job_changes import Creating, Tally
-from pipeline.server.problems import Behind, TooSlow
+from pipeline.server.problems import TooSlow
 from pipeline.server.threads import Busy
 
 BULK_LIMIT = 10_000
@@ -223,10 +223,7 @@ class JobActions(Acting):
         if wanted.queue is not None:
             who.require_queue(wanted.queue)
         wanted = replace(wanted, queues=who.queues)
-        if not self.questions.freshness().ready:
-            raise Behind(
-                "this server has not caught up, and does not know all that match: ask again, or give ids"
-            )
+        require_following(self.questions, "all that match")
         found: list[str] = []
         cursor = None
         while len(found) <= limit:
@@ -275,13 +272,21 @@ class JobActions(Acting):
         allowed: Allowed,
         tally: Tally,
     ) -> None:
-        change_all = job_changes.change_all
         try:
-            await self.store.slowly(change_all, connection, verb, ids, wait, options, allowed, tally)
+            each = job_changes.asks(connection, verb, ids, options)
+            if verb == "requeue" and await self._knows(connection, ids):
+                each = job_changes.requeues(connection, self.questions, ids)
+            await self.store.slowly(job_changes.change_all, connection, each, ids, wait, allowed, tally)
             if tally.forgotten:
                 await job_changes.look_up(self.store, self.questions, connection, tally, allowed)
         finally:
             tally.settle({})
+
+    async def _knows(self, connection: Connection, ids: Sequence[str]) -> bool:
+        """Whether the read model has heard of all that the homes of these have by now."""
+        if not self.questions.freshness().ready:
+            return False
+        return len(await job_changes.heard_of(self.store, self.questions, connection, ids)) == len(ids)
 
     async def _stop_all(self, ids: Sequence[str], wait: str, allowed: Allowed, tally: Tally) -> None:
         free = asyncio.Semaphore(STOPS)
@@ -334,8 +339,7 @@ def require_holder(questions: Questions, who: Principal, key: object) -> None:
     """Forbidden if a job on another's queue has this key and has not ended: to create one with it would replace that,
     put it off, or show it. InvalidInput for what is no key."""
     name = text_of("key", key)
-    if not questions.freshness().ready:
-        raise Behind("this server has not caught up, and does not know whose this key is: ask again")
+    require_following(questions, "whose this key is")
     try:
         view = questions.job(keyed_id(name or ""))
     except NotFound:

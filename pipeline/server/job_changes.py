@@ -5,27 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pipeline import codec
 from pipeline.client import commands, waiting
 from pipeline.client.commands import JobChange, Sent
 from pipeline.client.connection import Connection
-from pipeline.client.request import TEXT_LIMIT, pairs_of, wait_ms
+from pipeline.client.request import pairs_of, wait_ms
 from pipeline.core.errors import (
-    DuelineError,
     InvalidInput,
     NotAllowed,
     NotFound,
     Refused,
     StoreUnreachable,
 )
+from pipeline.core.job import Run
 from pipeline.core.jobref import JobRef
 from pipeline.core.keys import job_key
 from pipeline.core.times import written_instant
 from pipeline.ports import Put
 from pipeline.readmodel.questions import Position, Questions
+from pipeline.server import once
 from pipeline.server.allowed import Allowed
 from pipeline.server.store import Store
 
@@ -39,10 +41,6 @@ BODY_HEADER = "dueline-request"
 """Header of a job that was created with an Idempotency-Key: a hash of the request, to tell a repeat from a conflict."""
 KEPT = "24h"
 """How long an Idempotency-Key is remembered."""
-
-
-class Conflict(DuelineError):
-    """This Idempotency-Key was used for another request: use a new one."""
 
 
 # -- creating ------------------------------------------------------------------------------------------------
@@ -85,10 +83,8 @@ def with_idempotency(request: Mapping[str, Any], scope: str, given: str) -> dict
     for name in ("unique", "on_conflict"):
         if request.get(name) is not None:
             raise InvalidInput(name, "needs a key")
-    if not given.isprintable() or not given or len(given.encode()) > TEXT_LIMIT // 2:
-        raise InvalidInput("Idempotency-Key", f"must be 1 to {TEXT_LIMIT // 2} printable characters")
     headers = {**pairs_of("headers", request.get("headers")), BODY_HEADER: fingerprint(request)}
-    return {**request, "headers": headers, "key": f"http/{scope}/{given}", "unique": KEPT}
+    return {**request, "headers": headers, "key": f"http/{scope}/{once.checked(given)}", "unique": KEPT}
 
 
 def fingerprint(request: Mapping[str, Any]) -> str:
@@ -112,7 +108,7 @@ async def check_same(store: Store, request: Mapping[str, Any], job_id: str) -> N
     except NotFound:
         return
     if made != request["headers"][BODY_HEADER]:  # None: made with this key, and without the header
-        raise Conflict("Idempotency-Key: it was used for another request in the last 24 hours")
+        raise once.Conflict("Idempotency-Key: it was used for another request in the last 24 hours")
 
 
 # -- changing one --------------------------------------------------------------------------------------------
@@ -214,29 +210,53 @@ class Tally:
             self.errors.append({"id": id_, "message": problem})
 
 
+Asks = Iterable[tuple[str, Callable[[str], Sent]]]
+"""Jobs, each with what asks for its change, given how long its answer is waited for. InvalidInput, NotFound."""
+
+
+def asks(connection: Connection, verb: str, ids: Iterable[str], options: Mapping[str, Any]) -> Asks:
+    """The same change of each."""
+    for id_ in ids:
+        yield id_, partial(commands.ask, connection, verb, id_, **options)
+
+
+def requeues(connection: Connection, questions: Questions, ids: Sequence[str]) -> Asks:
+    """Each once more, as the read model knows it, which has heard of all there is: the log is not looked through for
+    each."""
+    unknown = set(ids)
+    for made in questions.runs_of(ids):
+        unknown.discard(made.id)
+        if made.run is None:  # the log may have it; of an instant that is to come its schedule says more
+            yield made.id, partial(commands.ask, connection, "requeue", made.id)
+        else:
+            yield made.id, partial(_requeue, connection, made.run, made.highest)
+    yield from ((id_, _not_there) for id_ in ids if id_ in unknown)
+
+
+def _requeue(connection: Connection, run: Run, highest: int, wait: str) -> Sent:
+    return commands.send(connection, commands.requeue_of(connection, run, highest or None), wait_ms(wait))
+
+
+def _not_there(_wait: str) -> Sent:
+    raise NotFound("nothing is stored under this id")
+
+
 def change_all(
-    connection: Connection,
-    verb: str,
-    ids: Sequence[str],
-    wait: str,
-    options: Mapping[str, Any],
-    allowed: Allowed,
-    tally: Tally,
+    connection: Connection, each: Asks, ids: Sequence[str], wait: str, allowed: Allowed, tally: Tally
 ) -> None:
-    """The same change of each of these, many under way at once, as long as it is allowed. StoreUnreachable; what is
+    """A change of each of these, many under way at once, as long as it is allowed. StoreUnreachable; what is
     wrong with one job is told and counted as `refused`. `tally` is filled meanwhile, so it is right however this ends,
     once `look_up` has found what its `forgotten` came to.
     """
     under_way: deque[tuple[str, Sent]] = deque()
-    asked = 0
+    asked: set[str] = set()
     try:
-        for id_ in ids:
+        for id_, ask in each:
             if allowed.over:
                 break
-            asked += 1
+            asked.add(id_)
             try:
-                within = within_ms(wait, allowed)
-                under_way.append((id_, commands.ask(connection, verb, id_, within, **options)))
+                under_way.append((id_, ask(within_ms(wait, allowed))))
             except (InvalidInput, NotFound) as error:
                 tally.add(commands.NOT_FOUND if isinstance(error, NotFound) else "refused", id_, str(error))
             if len(under_way) >= UNDER_WAY:
@@ -246,7 +266,7 @@ def change_all(
     finally:
         for id_, _ in under_way:
             tally.add(commands.UNKNOWN, id_)
-        tally.left = list(ids[asked:])
+        tally.left = [id_ for id_ in ids if id_ not in asked]
 
 
 def within_ms(wait: str, allowed: Allowed) -> str:
@@ -274,20 +294,28 @@ async def look_up(
 ) -> None:
     """Count what became of those that their owners have forgotten, as of a single one; as `unknown` those that nobody
     looked at within the time. StoreUnreachable, Busy."""
-    homes: dict[int, list[str]] = {}
-    for id_ in tally.forgotten:
-        homes.setdefault(connection.layout.home(id_), []).append(id_)
-    known, told = list[str](), True
-    for home, ids in homes.items():
-        end = await store.end_of(connection.parts.names.jobs, home) if told else None
-        told = end is not None and await store.read(questions.wait_for, end, NEED_LOOK_MS)
-        known += ids if told else ()
-    found: dict[str, str] = {}
+    known, found = await heard_of(store, questions, connection, tally.forgotten), dict[str, str]()
     await store.slowly(_look_at, questions, known, allowed, found)
     rest = [id_ for id_ in tally.forgotten if id_ not in found]
     if rest and not allowed.over:
         await store.slowly(_look_in_log, connection, rest, allowed, found)
     tally.settle(found)
+
+
+async def heard_of(
+    store: Store, questions: Questions, connection: Connection, ids: Iterable[str]
+) -> list[str]:
+    """Those of them of which the read model has heard all that their home partition has by now; after the first that it
+    does not hear of in time no other is waited for."""
+    homes: dict[int, list[str]] = {}
+    for id_ in ids:
+        homes.setdefault(connection.layout.home(id_), []).append(id_)
+    known, told = list[str](), True
+    for home, of_home in homes.items():
+        end = await store.end_of(connection.parts.names.jobs, home) if told else None
+        told = end is not None and await store.read(questions.wait_for, end, NEED_LOOK_MS)
+        known += of_home if told else ()
+    return known
 
 
 def _look_at(shows: commands.ShowsJobs, ids: Iterable[str], allowed: Allowed, found: dict[str, str]) -> None:

@@ -52,7 +52,7 @@ MEANINGS: Mapping[int, str] = {
     503: "The store does not answer, or the server has not caught up, or is busy; `Retry-After`.",
 }
 DESCRIPTION = """\
-Jobs, schedules and what became of them, for services in any language. [docs/api.md] has the whole story.
+Jobs, schedules and what became of them, for services in any language. `docs/api.md` has the whole story.
 
 - **Who asks**: `Authorization: Bearer <token>`; a server without tokens serves this machine alone.
 - **Errors** are RFC 9457 problems; `errors` names the field that is wrong. Unknown fields are refused.

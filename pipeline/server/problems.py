@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from pipeline.core.errors import DuelineError, InvalidInput, NotAllowed, NotFound, Refused, StoreUnreachable
 from pipeline.server.access import Forbidden, Unauthenticated
-from pipeline.server.body import Malformed, to_json
-from pipeline.server.job_changes import Conflict
+from pipeline.server.body import Malformed, field_of, to_json
+from pipeline.server.once import Conflict
 from pipeline.server.schedule_changes import Stale
 from pipeline.server.threads import Busy
 
@@ -135,11 +135,6 @@ def problem(
     if errors is not None:
         body["errors"] = errors
     return Response(to_json(body), int(kind.status), headers, MEDIA_TYPE)
-
-
-def field_of(error: InvalidInput) -> str:
-    """By its name in JSON: `in` is `in_` in Python."""
-    return error.field.removesuffix("_")[:200]
 
 
 def _line(text: str) -> str:

@@ -24,6 +24,8 @@ HEADERS = (
     NOSNIFF,
 )
 LOCAL = "http://localhost:9664"
+_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]{1,255}")
+"""Whoever asks says what the host is called: only what means nothing to a browser or a shell is shown."""
 
 
 class Row(NamedTuple):
@@ -51,9 +53,14 @@ class Operation(NamedTuple):
     """As a command of curl."""
 
 
+def page(url: str = LOCAL) -> str:
+    """The page, as HTML, with examples for the server that was asked as `url`."""
+    whole = _page()
+    return whole.replace(LOCAL, url) if _URL.fullmatch(url) else whole
+
+
 @cache
-def page() -> str:
-    """The page, as HTML."""
+def _page() -> str:
     return rendered(json.loads(openapi.released()))
 
 

@@ -112,7 +112,7 @@ def _apps(module: ModuleType) -> dict[str, Dueline]:
 
 
 def _meant(module: ModuleType, attribute: str) -> str:
-    close = difflib.get_close_matches(attribute, list(vars(module)), n=1)
+    close = difflib.get_close_matches(attribute, list(_apps(module)), n=1)
     return f"; did you mean {close[0]!r}?" if close else _instead(module)
 
 

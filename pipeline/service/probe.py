@@ -17,6 +17,7 @@ from pipeline import codec
 from pipeline.adapters.kafka_io import READER_GROUP
 from pipeline.adapters.kafka_settings import END_OF_PARTITION, constructing, settings
 from pipeline.core.errors import DuelineError, Undecodable
+from pipeline.core.ids import is_of_grid
 from pipeline.ports import Events
 
 TURN_S = 10.0
@@ -182,7 +183,9 @@ class LatenessProbe:
         except Undecodable:
             self._sink.not_measured("unreadable")
             return
-        if head.due_at < head.created_at:
+        if head.due_at < head.created_at and not is_of_grid(
+            (message.key() or b"").decode("utf-8", "replace")
+        ):
             self._sink.not_measured("due_at_creation")  # nobody could have fired it in time
             return
         appended_at = message.timestamp()[1]

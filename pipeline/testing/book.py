@@ -197,7 +197,7 @@ class _Finder:
     def schedule_view(self, schedule_id: str, now: int) -> NoReturn:
         self._nothing(schedule_id)
 
-    def schedule_views(self, now: int) -> list[dict[str, Any]]:
+    def schedule_views(self, now: int, **wanted: Any) -> list[dict[str, Any]]:
         return []
 
     def _nothing(self, job_id: str) -> NoReturn:

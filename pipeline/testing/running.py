@@ -26,9 +26,9 @@ from pipeline.core.handler import (
     TimedOut,
     decide,
 )
-from pipeline.core.job import AttemptRecord, Run
+from pipeline.core.job import AttemptRecord, Millis, Run
 from pipeline.core.registry import DeadJob
-from pipeline.core.times import aware
+from pipeline.core.times import aware, instant_of
 from pipeline.core.token import make_token
 from pipeline.ports import Call, Done, Task
 from pipeline.testing.clock import FakeClock
@@ -77,6 +77,9 @@ def run_job(
     stopped: bool = False,
     target: str | None = None,
     clock: FakeClock | None = None,
+    schedule_id: str | None = None,
+    nominal_at: datetime | None = None,
+    last_success_at: datetime | None = None,
     **options: Unpack[JobOptions],
 ) -> Outcome:
     """Run one job as a worker would: on a thread, the event loop or in a process, in its middleware, with its time-out.
@@ -84,8 +87,10 @@ def run_job(
     that, handlers with `pool="process"` run on a thread.
 
     `failures` = how often it has failed before; `attempt` = which attempt of this run it is, more than 1 after a worker
-    died; `stopped` = somebody has stopped it, `ctx.cancelled` is true. The options are those of `Dueline.schedule`; it
-    is due now unless they say otherwise, and runs when it is due, or now if that is later. Hooks `on_dead` are called.
+    died; `stopped` = `ctx.cancelled` is true. Of an occurrence of a schedule, as its handler sees them: `schedule_id`,
+    `nominal_at` (else the instant that it is due), `last_success_at`, aware. The options are those of
+    `Dueline.schedule`; it is due now unless they say otherwise, and runs when it is due, or now if that is later. Hooks
+    `on_dead` are called.
 
     Raises InvalidInput naming the option, or `handler` if none has this name.
     """
@@ -96,6 +101,12 @@ def run_job(
     spec.fit.resolve()
     clock = clock or FakeClock()
     run = _run(app, clock, failures, {"handler": handler, "payload": payload, **options})
+    run = replace(
+        run,
+        schedule_id=schedule_id,
+        nominal_at=run.nominal_at if nominal_at is None else _instant("nominal_at", nominal_at),
+        last_success_at=None if last_success_at is None else _instant("last_success_at", last_success_at),
+    )
     now = max(clock.store.now(), run.due_at)
     if (end := too_old(spec, run, now)) is not None:
         return _told(app, run, end, Outcome(status="dead", reason=end.reason), attempt, now)
@@ -104,6 +115,12 @@ def run_job(
     tray.close()
     decision = decide(spec, run, value=done.value, error=done.error, now=now, random=_Latest())
     return _told(app, run, decision, _outcome(app, decision, done, tray), attempt, now)
+
+
+def _instant(option: str, value: object) -> Millis:
+    if not isinstance(value, datetime):
+        raise InvalidInput(option, f"{value!r} is no datetime")
+    return instant_of(option, value)
 
 
 class _Latest:

@@ -19,7 +19,6 @@ from browser.made import (
     HOSTILE,
     HOUR,
     View,
-    letters,
     listed,
     made_audits,
     made_job,
@@ -30,10 +29,13 @@ from browser.made import (
     page_of,
     stamp,
     stands_as,
+    wanted_letters,
 )
 
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.times import parse_instant
+from pipeline.follower import WantedLetters, WantedSchedules
+from pipeline.follower.letter_groups import counted
 from pipeline.readmodel.questions import AuditWanted, Count, Freshness, JobsWanted, Page, Position
 from pipeline.server.access import TokenRecord
 
@@ -137,24 +139,15 @@ class Questions:
         some = [view for view in self.store.jobs.values() if matches(view, wanted)]
         return sorted(some, key=lambda view: view["due_at"], reverse=wanted.order == "-due")
 
-    def schedules(
-        self,
-        *,
-        text: str | None = None,
-        standing: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def schedules(self, wanted: WantedSchedules, *, limit: int = 50, cursor: str | None = None) -> Page:
         self.store.ask("schedules")
-        if standing == "odd":
-            raise InvalidInput("state", "'odd' is none of active, paused")
         some = [
             view
             for _, view in sorted(self.store.schedules.items())
-            if (text is None or text in view["id"])
-            and (standing is None or stands_as(view, standing))
-            and (queues is None or view["queue"] in queues)
+            if (wanted.text is None or wanted.text in view["id"])
+            and (wanted.state is None or stands_as(view, wanted.state))
+            and wanted.source in (None, view["source"])
+            and (wanted.queues is None or view["queue"] in wanted.queues)
         ]
         return page_of(some, limit, cursor)
 
@@ -164,27 +157,13 @@ class Questions:
             raise NotFound(f"no schedule {schedule_id!r}")
         return dict(self.store.schedules[schedule_id])
 
-    def letters(
-        self,
-        *,
-        handler: str | None = None,
-        queue: str | None = None,
-        queues: frozenset[str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
+    def letters(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
         self.store.ask("letters")
-        return page_of(
-            [
-                each
-                for each in letters(self.store)
-                if handler in (None, each["handler"])
-                and queue in (None, each["queue"])
-                and (queues is None or each["queue"] in queues)
-            ],
-            limit,
-            cursor,
-        )
+        return page_of(wanted_letters(self.store, wanted), limit, cursor)
+
+    def letter_groups(self, wanted: WantedLetters, *, limit: int = 50, cursor: str | None = None) -> Page:
+        self.store.ask("letter_groups")
+        return page_of(counted(wanted_letters(self.store, wanted)), limit, cursor)
 
     def buckets(self, since: int, until: int, width_ms: int) -> Sequence[View]:
         self.store.ask("buckets")
@@ -328,7 +307,10 @@ class Questions:
         self.store.ask("replay")
         for each in self.store.replays:
             if each["id"] == replay_id:
-                return dict(each)
+                return {
+                    **each,
+                    "outcomes": {"counts": {"succeeded": 371, "running": 20, "dead": 9}, "capped": False},
+                }
         raise NotFound(f"no replay {replay_id!r}")
 
     def events(self, after: str | None = None, limit: int = 500) -> Page:

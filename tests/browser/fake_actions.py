@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from browser.fake import Book, Store
-from browser.made import HOUR, View, letters, matches, ms_of, schedule, stamp
+from browser.made import HOUR, View, matches, ms_of, now_ms, schedule, stamp, wanted_letters
 
+from pipeline.client.request import Requests
 from pipeline.core.errors import InvalidInput, NotFound, StoreUnreachable
 from pipeline.core.times import aware, parse_duration, parse_instant
 from pipeline.core.timing import TimingSpec, preview, timing_of
 from pipeline.core.zones import zone_of
+from pipeline.follower import WantedLetters
 from pipeline.readmodel.questions import JobsWanted, Position
 from pipeline.server.access import Principal, Role, TokenRecord, new_secret
 from pipeline.server.actions import Done
 from pipeline.server.schedule_changes import Stale
 from pipeline.server.tokens import checked_name, token_view
+
+REQUESTS = Requests(
+    now=now_ms, random80=lambda: random.getrandbits(80), payload_limit=2**20, default_queue="default"
+)
+"""What a request for a job has to be is checked as it is for real."""
 
 
 class Actions:
@@ -98,6 +106,7 @@ class Actions:
         who.require_queue(request.get("queue") or self.default_queue)
         if request.get("queue") == "nowhere":
             raise InvalidInput("queue", "there is no queue 'nowhere'")
+        (REQUESTS.command if request.get("key") else REQUESTS.run)(request)
         self._do(who, "create_job", request=dict(request))
         view = {**next(iter(self.store.jobs.values())), "id": "jnew", "status": "pending"}
         self.store.jobs["jnew"] = view
@@ -240,26 +249,16 @@ class Actions:
     async def requeue_letters(
         self,
         who: Principal,
+        wanted: WantedLetters,
         *,
-        ids: Sequence[str] | None = None,
-        handler: str | None = None,
-        reason: str | None = None,
         everything: bool = False,
         payload: dict[str, Any] | None = None,
         dry_run: bool = False,
         wait: str = "5s",
     ) -> Done:
-        some = (
-            list(ids)
-            if ids is not None
-            else [
-                each["id"]
-                for each in letters(self.store)
-                if each["id"] and (everything or handler == each["handler"])
-            ]
-        )
+        some = wanted.ids or [each["id"] for each in wanted_letters(self.store, wanted) if each["id"]]
         if not dry_run:
-            self._do(who, "requeue_letters", ids=ids, handler=handler, everything=everything, payload=payload)
+            self._do(who, "requeue_letters", wanted=wanted, everything=everything, payload=payload)
         names = (
             "brought_forward",
             "superseded",

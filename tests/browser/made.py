@@ -13,6 +13,7 @@ from pipeline.core.job import JobStatus
 from pipeline.core.times import aware, format_instant, parse_instant
 from pipeline.core.timing import TimingSpec, preview, timing_of
 from pipeline.core.zones import zone_of
+from pipeline.follower import WantedLetters
 from pipeline.readmodel.questions import JobsWanted, Page
 
 if TYPE_CHECKING:
@@ -432,6 +433,10 @@ def letters(store: Store) -> list[View]:
         }
     )
     return sorted(some, key=lambda each: each["at"], reverse=True)
+
+
+def wanted_letters(store: Store, wanted: WantedLetters) -> list[View]:
+    return [each for each in letters(store) if wanted.matches(each, parse_instant("at", each["at"]))]
 
 
 def made_audits(store: Store) -> list[View]:

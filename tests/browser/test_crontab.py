@@ -46,6 +46,22 @@ def test_schedules_are_shown_by_state_and_the_address_says_so(
     page.screenshot(path=shots / "crontab-ended-narrow-light.png")
 
 
+def test_schedules_are_shown_by_where_they_come_from(served: Served, open_page: Open) -> None:
+    number = sum(view["source"] == "file:jobs.toml" for view in served.store.schedules.values())
+    page = open_page("crontab?source=file%3Ajobs.toml&state=active")
+    rows = page.locator("table.t tbody tr")
+    expect(rows.first).to_be_visible()
+    page.get_by_role("link", name="any state").click()
+    page.wait_for_url("**/console/crontab?source=file%3Ajobs.toml")
+    expect(rows).to_have_count(number)
+    expect(page.get_by_role("link", name="from file:jobs.toml")).to_have_attribute("aria-current", "true")
+    page.get_by_role("searchbox").fill("nothing-like-it")
+    press(page, "Search")
+    expect(page.get_by_text("None comes from file:jobs.toml and has 'nothing-like-it'")).to_be_visible()
+    page.get_by_role("link", name="any source").click()
+    page.wait_for_url("**/console/crontab?q=nothing-like-it")
+
+
 def test_a_day_to_come_has_its_name(served: Served, open_page: Open) -> None:
     view = served.store.schedules["daily-report"]
     days = [datetime(2027, 12, 1, 9, tzinfo=UTC) + timedelta(days=n) for n in range(3)]

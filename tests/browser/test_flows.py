@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -15,6 +16,8 @@ from browser.made import HOUR, letters, ms_of, now_ms, stamp
 from browser.serve import Served
 from playwright.sync_api import Locator, Page, expect
 
+from pipeline.follower import WantedLetters
+from pipeline.follower.letter_groups import counted
 from pipeline.server.access import Role
 
 pytestmark = pytest.mark.timeout(180)
@@ -457,7 +460,7 @@ def test_look_at_a_dead_letter_and_run_it_again(served: Served, open_page: Open)
     press(dialog(page), "Requeue")
     said(page, "1 requeued")
     ((name, given),) = served.store.done
-    assert (name, given["ids"], given["payload"]) == ("requeue_letters", [letter["id"]], None)
+    assert (name, given["wanted"].ids, given["payload"]) == ("requeue_letters", {letter["id"]}, None)
 
 
 def test_give_a_dead_letter_another_payload(served: Served, open_page: Open) -> None:
@@ -473,9 +476,9 @@ def test_give_a_dead_letter_another_payload(served: Served, open_page: Open) -> 
     press(dialog(page), "Requeue")
     said(page, "1 requeued")
     ((name, given),) = served.store.done
-    assert (name, given["ids"], given["payload"]) == (
+    assert (name, given["wanted"].ids, given["payload"]) == (
         "requeue_letters",
-        [letter["id"]],
+        {letter["id"]},
         {"to": "right@example.org"},
     )
 
@@ -500,7 +503,43 @@ def test_run_all_letters_again(served: Served, open_page: Open) -> None:
     press(dialog(page), "Requeue")
     said(page, f"{number} requeued")
     ((name, given),) = served.store.done
-    assert (name, given["ids"], given["everything"]) == ("requeue_letters", None, True)
+    assert (name, given["wanted"], given["everything"]) == ("requeue_letters", WantedLetters(), True)
+
+
+def test_a_group_of_dead_letters_leads_to_them_and_runs_again(served: Served, open_page: Open) -> None:
+    found = counted(letters(served.store))
+    group = next(each for each in found if each["handler"] is not None and each["count"] > 1)
+    told = f"Requeue {group['count']} letters of {group['handler']}: {group['error']}"
+    page = open_page("dead")
+    groups = page.get_by_role("table", name="Dead letters by handler and error")
+    row = groups.get_by_role("row").filter(has=page.get_by_role("button", name=told, exact=True)).first
+    row.get_by_role("link").click()
+    page.wait_for_url("**/console/dead?group=*")
+    shown = parse_qs(urlsplit(page.url).query)["group"][0]
+    of = next(each for each in found if each["group"] == shown)
+    listed = page.get_by_role("table", name="Dead letters", exact=True).locator("tbody tr")
+    expect(listed).to_have_count(of["count"])
+    press(page, "Requeue all that match")
+    dialog(page).get_by_label(f"Type {of['count']} to confirm").fill(str(of["count"]))
+    press(dialog(page), "Requeue")
+    said(page, f"{of['count']} requeued")
+    ((name, given),) = served.store.done
+    assert (name, given["wanted"]) == ("requeue_letters", WantedLetters(group=shown))
+    page.get_by_role("link", name="All groups").click()
+    page.wait_for_url("**/console/dead")
+
+
+def test_groups_that_are_not_all_counted_say_so(
+    served: Served, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("pipeline.server.console.pages.dead")
+    monkeypatch.setattr(module, "MOST_GROUPS", 3)
+    monkeypatch.setattr(module, "SHOWN_GROUPS", 2)
+    page = open_page("dead")
+    rows = page.get_by_role("table", name="Dead letters by handler and error").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    told = re.compile(r"the 2 largest of 3 groups in the latest \d+ letters; there are more")
+    expect(page.get_by_text(told)).to_be_visible()
 
 
 def test_a_bucket_that_has_not_ended_is_replayed_up_to_now(served: Served, open_page: Open) -> None:

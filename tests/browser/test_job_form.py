@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_a_job_now(served: Served, open_page: Open) -> None:
     expect(page.get_by_label("How long from now")).to_be_hidden()
     expect(page.get_by_label("Instant")).to_be_hidden()
     _created(page)
-    assert _request(served) == {"handler": "email.send", "payload": {}}
+    assert _request(served) == {"handler": "email.send", "payload": {}, "in_": "0s"}
 
 
 def test_a_job_after_a_time_with_all_that_the_form_has(served: Served, open_page: Open) -> None:
@@ -117,6 +118,32 @@ def test_a_store_that_does_not_confirm_says_to_look_first(served: Served, open_p
     press(page, "Create")
     expect(page.get_by_text("Look among the jobs whether it is there")).to_be_visible()
     expect(page.get_by_label("Handler")).to_have_value("email.send")
+
+
+def test_a_payload_as_large_as_one_may_be_comes_through(served: Served, open_page: Open) -> None:
+    """A message that is too large for the socket is dropped without a word, and what stood there before would be
+    taken."""
+    page = open_page("job/new", live=False)
+    page.get_by_label("Handler").fill("email.send")
+    text = "x" + "\U0001f600" * 40_000 + '"' * 300_000  # on its way some times as long
+    page.get_by_label("Payload").fill(json.dumps({"text": text}, ensure_ascii=False))
+    _created(page)
+    assert _request(served)["payload"] == {"text": text}
+
+
+def test_what_is_too_long_to_be_sent_is_told_and_nothing_is_done(served: Served, open_page: Open) -> None:
+    page = open_page("job/new", live=False)
+    page.get_by_label("Handler").fill("email.send")
+    payload = page.get_by_label("Payload")
+    payload.fill('{"a": 1}')
+    payload.blur()
+    payload.fill('{"text": "%s"}' % ("x" * 4_000_000))
+    press(page, "Create")
+    expect(page.locator(".field", has_text="Payload").locator(".error")).to_contain_text("It is too long")
+    press(page, "Create")
+    payload.fill('{"a": 2}')
+    _created(page)
+    assert _request(served)["payload"] == {"a": 2}
 
 
 # -- the same warning of schedules -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from browser.conftest import Open
+from browser.conftest import NARROW, Open
 from browser.made import BIG, HOSTILE, stamp
 from browser.serve import Served
 from browser.test_flows import dialog, job_in, job_page, press
@@ -55,6 +55,24 @@ def test_a_schedule_called_two_dots(open_page: Open) -> None:
     page.get_by_role("link", name="..", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("..")
     expect(page.get_by_text("every 5 minutes New York")).to_be_visible()
+
+
+def test_ids_are_cut_in_the_middle(served: Served, open_page: Open) -> None:
+    """Those of one schedule differ at their end only."""
+    ids = [each for each in served.store.jobs if each.startswith("s:nightly-")]
+    page = open_page("jobs?q=schedule:" + ids[0].split(":")[1])
+    link = page.get_by_role("link", name=ids[0], exact=True)
+    expect(link).to_have_attribute("title", ids[0])
+    begin, end = link.locator("span").all()
+    expect(end).to_have_text(ids[0][-10:])
+    assert begin.evaluate("it => it.scrollWidth > it.clientWidth")
+    assert (
+        link.evaluate("it => it.lastChild.getBoundingClientRect().right - it.getBoundingClientRect().right")
+        < 1
+    )
+    page.set_viewport_size(NARROW)
+    end.scroll_into_view_if_needed()
+    expect(end).to_be_in_viewport(ratio=1)
 
 
 def test_big_integers_keep_every_digit(served: Served, open_page: Open) -> None:

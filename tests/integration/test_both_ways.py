@@ -116,13 +116,26 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_job_is_created_seen_and_cancelled(app: Dueline) -> None:
     ref = app.schedule("ok", {"x": 2**70}, at=LATER, labels={"a": "b"}, timeout=timedelta(minutes=1))
     assert (ref.id[0], ref.status, ref.due_at) == ("j", "created", LATER)
-    assert app.get(ref.id) == {
+    view = app.get(ref.id)
+    assert re.fullmatch(r"20\d\d-.+Z", view.pop("created_at"))
+    assert view == {
         "id": ref.id,
         "handler": "ok",
         "status": "pending",
         "due_at": "2040-01-02T03:04:05.678Z",
+        "ended_at": None,
         "key": None,
         "queue": "default",
+        "labels": {"a": "b"},
+        "schedule": None,
+        "occurrence": ref.id,
+        "serial": None,
+        "failures": 0,
+        "skipped": None,
+        "reason": None,
+        "waits_behind": None,
+        "kept": True,
+        "payload": '{"x":1180591620717411303424}',
         "result": None,
         "runs": [],
     }
@@ -369,6 +382,9 @@ def test_both_ways_show_the_same_schedules(
     eventually(lambda: "same" in [each["id"] for each in http.schedules.list()])
     assert http.schedules.get("same") == shop.client.schedules.get("same")
     assert http.schedules.list() == shop.client.schedules.list()
+    both = [each.schedules.list(state="active", source="api", handler="ok") for each in (http, shop.client)]
+    assert "same" in [each["id"] for each in both[0]]
+    assert both[0] == both[1]
 
 
 def test_a_wrong_expression_is_an_invalid_schedule_both_ways(app: Dueline) -> None:
@@ -431,7 +447,11 @@ def test_what_commands_read_from_the_server_is_what_they_read_from_the_topics(
         assert cli(words) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    reads = (("job", "why", waiting.id), ("cron", "list"), ("cron", "describe", ".."), ("dead", "list"))
+    reads = (
+        *(("job", "why", waiting.id), ("cron", "list"), ("cron", "describe", ".."), ("dead", "list")),
+        *(("cron", "list", "--state", "active", "--source", "api"), ("cron", "list", "--state", "paused")),
+        *(("dead", "groups"), ("dead", "list", "--error", "ValueError"), ("dead", "list", "--error", "E")),
+    )
     stored = [read(*words, "--json") for words in reads]
     monkeypatch.setenv("DUELINE_URL", url)
     monkeypatch.setenv("DUELINE_TOKEN", operator)
@@ -449,4 +469,49 @@ def test_what_commands_read_from_the_server_is_what_they_read_from_the_topics(
         eventually(same)
     assert served == stored
     assert failing.id in {each["id"] for each in served[3]}
+    assert served[4][0]["id"] == ".."
+    assert (served[5], served[8]) == ([], [])
+    assert sum(each["count"] for each in served[6]) == len(served[3])
+    assert failing.id in {each["id"] for each in served[7]}
     assert http.schedules.delete("..").outcome == "deleted"
+
+
+def test_a_server_and_the_topics_show_and_list_jobs_alike(
+    http: Dueline, shop: Fleet, url: str, operator: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], eventually: Callable[..., None],
+) -> None:  # fmt: skip
+    for each, value in shop._environment.items():
+        monkeypatch.setenv(each, value)
+    running = http.schedule("runs.on", in_=0, labels={"both": "ways"})
+    keyed = http.schedule("ok", {"n": 2**70}, in_="1h", key="both-ways", labels={"both": "ways"})
+    failing = http.schedule("fails", in_=0)
+    eventually(lambda: shop.client.get(running.id)["status"] == "running", timeout=60)
+    eventually(lambda: shop.client.get(failing.id)["status"] == "dead", timeout=60)
+
+    def read(**environment: str) -> list[list[Any]]:
+        with monkeypatch.context() as shell:
+            for each, value in environment.items():
+                shell.setenv(each, value)
+            return [[json.loads(line) for line in told(words)] for words in reads]
+
+    def told(words: tuple[str, ...]) -> list[str]:
+        assert cli((*words, "--json")) == 0
+        return capsys.readouterr().out.splitlines()
+
+    reads = (
+        *(("job", "get", ref.id) for ref in (running, keyed, failing)),
+        ("job", "list", "--label", "both=ways", "--order", "-due"),
+    )
+    stored = read()
+    server = {"DUELINE_URL": url, "DUELINE_TOKEN": operator, "DUELINE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: read(**server) == stored)
+    assert read(**server) == stored
+    occurrence = stored[1][0]["occurrence"]
+    assert [(row["id"], row["status"]) for row in stored[3]] == [
+        (keyed.id, "pending"),
+        (running.id, "running"),
+    ]
+    assert stored[2][0]["ended_at"] == stored[2][0]["runs"][0]["attempts"][0]["finished_at"]
+    assert http.cancel(running.id, stop=True).outcome in ("stopped", "stopping")
+    assert http.cancel(occurrence).outcome == "cancelled"

@@ -21,7 +21,7 @@ from pipeline.client import Dueline
 from pipeline.config import Settings, load_settings
 from pipeline.core.job import JobStatus
 from pipeline.dev.broker import EmbeddedBroker
-from pipeline.follower import Follower
+from pipeline.follower import Follower, WantedSchedules
 from pipeline.readmodel import JobsWanted, ReadModel, open_readmodel
 
 APP = """
@@ -83,9 +83,9 @@ def test_beside_a_running_installation(shop: Fleet, eventually: Eventually) -> N
                 return {name: mine[name] for name in SAID} == {name: told[name] for name in SAID}
 
             eventually(same)
-        (schedule,) = model.schedules().rows
+        (schedule,) = model.schedules(WantedSchedules()).rows
         assert schedule["state"] == "paused"
-        eventually(lambda: model.schedules().rows[0]["recent"][0]["outcome"] == "succeeded")
+        eventually(lambda: model.schedules(WantedSchedules()).rows[0]["recent"][0]["outcome"] == "succeeded")
         fleet_view = model.fleet()
         assert {each["role"] for each in fleet_view["processes"]} == {"dispatcher", "worker"}
         assert all(each["owner"] for each in fleet_view["partitions"])

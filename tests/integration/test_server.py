@@ -182,8 +182,9 @@ def test_the_next_instant_of_a_schedule_is_refused_at_once_and_by_all_ways(api: 
         assert "pause alone" in refused.json()["detail"]
     assert api.patch(f"/api/v1/jobs/{row['id']}", json={"payload": {}}).status_code == 409
     assert api.post(f"/api/v1/jobs/{row['id']}/requeue").status_code == 409
-    many = api.post("/api/v1/jobs/bulk", json={"verb": "cancel", "ids": [row["id"]]}).json()
-    assert many["counts"] == {"refused": 1}
+    for verb in ("cancel", "requeue"):
+        many = api.post("/api/v1/jobs/bulk", json={"verb": verb, "ids": [row["id"]]}).json()
+        assert many["counts"] == {"refused": 1}
     assert [each["id"] for each in api.get("/api/v1/jobs", params=instant).json()["items"]] == [row["id"]]
     assert api.delete("/api/v1/schedules/alone").status_code == 200
     assert api.get(f"/api/v1/jobs/{row['id']}").json()["status"] == "cancelled"
@@ -198,6 +199,10 @@ def test_many_that_have_died_are_told_as_one_is(api: httpx.Client, eventually: E
     nothing = "j" + "0" * 26
     many = api.post("/api/v1/jobs/bulk", json={"verb": "cancel", "ids": [*ids, nothing]}).json()
     assert many["counts"] == {"too_late": 3, "not_found": 1}
+    again = api.post("/api/v1/jobs/bulk", json={"verb": "requeue", "ids": [*ids, nothing]}).json()
+    assert again["counts"] == {"requeued": 3, "not_found": 1}
+    for id_ in ids:
+        eventually(lambda id_=id_: len(api.get(f"/api/v1/jobs/{id_}").json()["runs"]) == 2, timeout=60)
 
 
 def test_what_died_is_requeued_and_replayed(api: httpx.Client, eventually: Eventually) -> None:
@@ -211,6 +216,9 @@ def test_what_died_is_requeued_and_replayed(api: httpx.Client, eventually: Event
     replay = begun.json()["id"]
     eventually(lambda: api.get(f"/api/v1/replays/{replay}").json().get("state") == "finished", timeout=60)
     eventually(lambda: len(api.get(f"/api/v1/jobs/{id_}").json()["runs"]) == 3, timeout=60)
+    replayed = api.get(f"/api/v1/replays/{replay}").json()["counts"]["replayed"]
+    dead = {"counts": {"dead": replayed}, "capped": False}
+    eventually(lambda: api.get(f"/api/v1/replays/{replay}").json()["outcomes"] == dead, timeout=60)
     audits = [each for each in api.get("/api/v1/events?limit=500").json()["items"] if each["kind"] == "audit"]
     assert {"job.create", "dead.requeue", "replay.start"} <= {each["detail"]["verb"] for each in audits}
 

@@ -37,6 +37,8 @@ from pipeline.readmodel.rows import (
     MINUTE,
     OPEN,
     QUEUED,
+    SHARED,
+    SHARING,
     after,
     ended_key,
     head_of,
@@ -44,10 +46,11 @@ from pipeline.readmodel.rows import (
     minute_of,
     open_key,
     open_row,
+    shared_key,
 )
 from pipeline.readmodel.session import topics_of
 from pipeline.readmodel.sheet import Sheet
-from pipeline.readmodel.words import QUEUE, Words
+from pipeline.readmodel.words import HANDLER, QUEUE, Words
 
 COMPARED = ("status", "handler", "due_at", "queue", "key")
 
@@ -127,7 +130,7 @@ class Mirror:
             self.statuses[told["status"]] += 1
         self.check_counts()
         both = (dict(rows.scan(b"", b"\xff")) for rows in (self.rows, self._long))
-        quick, long = ({k: v for k, v in each.items() if k[:1] not in b"NTIMHA"} for each in both)
+        quick, long = ({k: v for k, v in each.items() if k[:1] not in b"NTIJMHA"} for each in both)
         for key in quick.keys() | long.keys():
             words = (self.sheet.words, self._long_sheet.words)
             assert _plain(key, quick.get(key), words[0]) == _plain(key, long.get(key), words[1])
@@ -160,13 +163,24 @@ class Mirror:
         """What is kept beside the rows of jobs follows from them."""
         listed, ended, open_ = set(), set(), dict[bytes, bytes]()
         minutes: dict[int, list[int]] = {}
-        handlers, by_queue, waiting = Counter[tuple[int, int]](), Counter[tuple[int, int]](), Counter[int]()
+        totals = Sheet(self.rows).totals
+        pairs = [tuple(pair) for pair in totals.shelves.told()["pairs"]]
+        shelves, handlers, by_queue = (Counter[tuple[int, int]]() for _ in range(3))
+        waiting = Counter[int]()
         for key, row in self.rows.scan(JOB, after(JOB)):
             head = head_of(row)
             if head.status:
-                listed.add(listed_key(head, key[1:]))
-                handlers[head.status, head.handler] += 1
-                by_queue[head.status, head.queue] += 1
+                pair = head.handler, head.queue
+                shelf = pairs.index(pair) if pair in pairs else SHARED
+                listed.add(listed_key(head, shelf, key[1:]))
+                shelves[head.status, shelf] += 1
+                if shelf == SHARED:
+                    listed |= {
+                        shared_key(head, kind, n, key[1:])
+                        for kind, n in zip((HANDLER, QUEUE), pair, strict=True)
+                    }
+                    handlers[head.status, head.handler] += 1
+                    by_queue[head.status, head.queue] += 1
                 figures = minutes.setdefault(minute_of(head.due_at), [0] * FIGURES)
                 figures[head.status - 1] += 1
                 figures[-1] += bool(head.flags & LATE)
@@ -175,10 +189,11 @@ class Mirror:
             if (stands := open_run(row, head)) is not None:
                 open_[open_key(head.queue, stands.partition, stands.offset)] = open_row(stands.since, key[1:])
                 waiting[head.queue] += head.status == QUEUED
-        assert {key for key, _ in self.rows.scan(LISTED, after(LISTED))} == listed
+        assert {key for key, _ in self.rows.scan(LISTED, after(SHARING))} == listed
         assert {key for key, _ in self.rows.scan(ENDED, after(ENDED))} == ended
-        totals = Sheet(self.rows).totals
-        assert (totals.handlers, totals.queues, totals.ended) == (handlers, by_queue, len(ended))
+        kept = totals.shelves
+        assert (kept.jobs, kept.handlers, kept.queues) == (shelves, handlers, by_queue)
+        assert totals.ended == len(ended)
         assert (dict(self.rows.scan(OPEN, after(OPEN))), +totals.waiting) == (open_, +waiting)
         if self._workers:
             self._check_queues(totals.waiting)

@@ -44,18 +44,60 @@ def retry_of(run: Run, due_at: int) -> Run:
 
 
 def test_a_pending_job(store: Any) -> None:
-    run = run_of()
+    run = run_of(labels={"team": "a"}, serial="s", payload=b'{"n":123456789012345678901234567890}')
     store.put(run)
     assert store.follower.job(run.job_id) == {
         "id": run.job_id,
         "handler": "email.send",
         "status": "pending",
         "due_at": "2027-01-15T08:01:00.000Z",
+        "created_at": "2027-01-15T08:00:00.000Z",
+        "ended_at": None,
         "key": None,
         "queue": "default",
+        "labels": {"team": "a"},
+        "schedule": None,
+        "occurrence": run.job_id,
+        "serial": "s",
+        "failures": 0,
+        "skipped": None,
+        "reason": None,
+        "waits_behind": None,
+        "kept": True,
+        "payload": '{"n":123456789012345678901234567890}',
         "result": None,
         "runs": [],
     }
+
+
+def test_a_job_ends_with_its_last_attempt_or_when_its_home_says_so(store: Any) -> None:
+    run, cancelled = run_of(), run_of(1)
+    store.put(cancelled)
+    store.clock.advance(1_000)
+    store.end(cancelled, "cancelled")
+    store.put(run)
+    store.fire(run)
+    store.ack(run, AckState.STARTED)
+    assert store.follower.job(run.job_id)["ended_at"] is None
+    store.clock.advance(1_000)
+    store.ack(run, AckState.SUCCEEDED)
+    assert store.follower.job(run.job_id)["ended_at"] == "2027-01-15T08:00:02.000Z"
+    assert store.follower.job(cancelled.job_id)["ended_at"] == "2027-01-15T08:00:01.000Z"
+    store.put(replace(run, run=2))
+    assert store.follower.job(run.job_id)["ended_at"] is None
+
+
+def test_a_payload_is_found_on_the_work_topic_once_its_home_has_no_more_of_the_job(store: Any) -> None:
+    run = run_of(payload=b'{"a":1}')
+    store.fire(run)
+    view = store.follower.job(run.job_id)
+    assert (view["kept"], view["payload"]) == (True, '{"a":1}')
+    store.fire(replace(run, run=2, payload=b'{"a":2}'))  # by a requeue that mended it
+    assert store.follower.job(run.job_id)["payload"] == '{"a":2}'
+    gone = run_of(1)
+    store.end(gone, "dead")
+    view = store.follower.job(gone.job_id)
+    assert (view["kept"], view["payload"], view["created_at"]) == (False, None, None)
 
 
 def test_a_job_from_firing_to_success(store: Any) -> None:
@@ -336,12 +378,14 @@ def test_a_list_is_filtered(store: Any) -> None:
         store.put(run)
     for wanted, found in (
         (Wanted(handler="a"), [one]),
+        (Wanted(queue="default", handler="b"), [two]),
+        (Wanted(queue="mail"), []),
         (Wanted(labels={"customer": "7"}), [one]),
         (Wanted(labels={"customer": "7", "kind": "y"}), []),
         (Wanted(due_from=DUE + 1_000), [two]),
         (Wanted(due_to=DUE + 1_000), [one]),
-        (Wanted(status=JobStatus.PENDING, handler="b"), [two]),
-        (Wanted(status=JobStatus.RETRYING), []),
+        (Wanted(statuses=frozenset({JobStatus.PENDING}), handler="b"), [two]),
+        (Wanted(statuses=frozenset({JobStatus.RETRYING})), []),
     ):
         assert ids(store.follower.jobs(wanted)) == [run.job_id for run in found]
 

@@ -116,6 +116,9 @@ def test_they_are_listed_the_latest_first_and_filtered(store: Any) -> None:
     assert listed(store, WantedLetters(handler="bill")) == [other.job_id]
     assert listed(store, WantedLetters(reason="invalid_payload")) == [other.job_id]
     assert listed(store, WantedLetters(since=T0 + 2_000)) == [new.job_id]
+    assert listed(store, WantedLetters(queue="default")) == [new.job_id, other.job_id, old.job_id]
+    assert listed(store, WantedLetters(queue="default", queues=frozenset(["billing"]))) == []
+    assert listed(store, WantedLetters(queue="billing")) == []
     assert listed(store, WantedLetters(ids=frozenset([old.job_id, "x"]))) == [old.job_id]
 
 

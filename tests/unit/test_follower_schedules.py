@@ -370,6 +370,51 @@ def test_what_was_to_come_and_does_not_says_why(
     assert store.follower.why(at(T0 + HOUR), T0).sentence == f"it was cancelled before it fired: {reason}"
 
 
+@pytest.fixture
+def mail(store: Any) -> None:
+    """Another queue, before anything follows."""
+    store.add_queues({"mail": 3})
+
+
+def caught_up(store: Any, **changes: Any) -> Schedule:
+    """A state that decided twenty instants at once, of which it notes the last ten."""
+    store.clock.advance(20 * HOUR)
+    last = T0 + 20 * HOUR
+    noted = tuple(
+        Recent(nominal_at=last - n * HOUR, kind="g", at=store.clock.now(), outcome="fired") for n in range(10)
+    )
+    return replace(
+        STATE, last_nominal=last, next_nominal=last + HOUR, next_due=last + HOUR, recent=noted, **changes
+    )
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_one_that_fired_among_more_than_its_schedule_notes_was_not_taken_away(
+    store: Any, mail: None, changed: bool
+) -> None:
+    put(store, STATE)
+    changes: dict[str, Any] = {}
+    if changed:
+        moved = replace(SPEC, queue="mail")
+        changes = {"revision": 2, "changed_at": store.clock.now() + 20 * HOUR, "spec": moved}
+    after = caught_up(store, **changes)
+    run = fire(store, T0 + HOUR, STATE, compacted=True)
+    put(store, after)
+    assert store.follower.job(at(T0 + HOUR))["status"] == "queued"
+    store.ack(run, AckState.SUCCEEDED)
+    put(store, replace(after, counts={"succeeded": 1}))
+    view = store.follower.job(at(T0 + HOUR))
+    assert (view["status"], view["queue"]) == ("succeeded", "default")
+
+
+def test_one_that_was_skipped_among_more_than_its_schedule_notes_was_not_taken_away(store: Any) -> None:
+    put(store, STATE)
+    put(store, caught_up(store))
+    skip(store, "misfire", T0 + HOUR, T0 + 10 * HOUR)
+    reason = store.follower.why(at(T0 + HOUR), store.clock.now())
+    assert reason.sentence == "its schedule skipped it: it was missed, and its policy does not make it up"
+
+
 def test_what_was_skipped_is_shown_as_what_would_have_run(store: Any) -> None:
     put(store, replace(STATE, last_nominal=T0 + 5 * HOUR, next_nominal=T0 + 6 * HOUR, next_due=T0 + 6 * HOUR))
     store.clock.advance(5 * HOUR)

@@ -21,7 +21,7 @@ from pipeline.core.queues import Gate, Pause, Purge, QueueState
 from pipeline.core.states import PartitionState
 from pipeline.lane import Delivery, Flight, Lane
 from pipeline.ports import CommittedOffset, Put
-from pipeline.queues import QueueWatch, Waiting, ends_of, read_states, waiting
+from pipeline.queues import QueueWatch, Waiting, ends_of, open_runs, read_states, waiting
 from pipeline.worker import Worker
 
 PAUSE = Pause(by="ann@h1", at=7, reason="the mail server is down")
@@ -366,6 +366,8 @@ def test_what_waits_is_counted_without_what_has_finished_or_was_started() -> Non
     group = cluster.group(NAMES.worker_group("default"), NAMES.work("default"))
     group.committed[0] = CommittedOffset(3, offset_metadata.encode(3, known))
     assert waiting(scan, NAMES, "default", count) == Waiting(count=4, oldest=1_040)
+    left = [(record.offset(), started) for record, started in open_runs(scan, NAMES, "default", count)]
+    assert left == [(3, True), *((offset, False) for offset in (4, 7, 8, 9))]
     group.committed[0] = CommittedOffset(3, "of a later version")
     assert waiting(scan, NAMES, "default", count) == Waiting(count=7, oldest=1_030)
 

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "Schedule": "cron_describe",
     "ScheduleRow": "cron_list",
     "DeadLetter": "dead_list",
+    "DeadGroup": "dead_groups",
     "Replay": "replay_show",
 }
 """Schemas that commands have: the document's name, and the file."""
@@ -48,7 +49,13 @@ def answers() -> dict[str, Schema]:
             {
                 "accepted": 2,
                 "rejected": 1,
-                "errors": [{"line": 3, "field": "at", "message": "missing: say when it is due"}],
+                "errors": [
+                    {
+                        "line": 3,
+                        "field": "at",
+                        "message": "missing: say when it is due, by at or in (in Python in_; 0s is now)",
+                    }
+                ],
             }
         ],
     }
@@ -69,6 +76,7 @@ def answers() -> dict[str, Schema]:
         "JobPage": _page("JobRow"),
         "SchedulePage": _page("ScheduleRow"),
         "DeadPage": _page("DeadLetter"),
+        "DeadGroupPage": _page("DeadGroup"),
         "EventPage": _view("items", "cursor", items={"type": "array", "items": anything}, cursor=_MAYBE),
         "AuditPage": _view(
             "items",

@@ -46,7 +46,10 @@ def _object(required: tuple[str, ...] = (), example: Any = None, **properties: S
 _JOB: dict[str, Schema] = {
     "payload": _or_null(PAYLOAD),
     "at": {**_or_null(INSTANT), "description": "When; a past instant fires at once. This or `in`."},
-    "in_": {**_or_null(LENGTH), "description": "How long from now by the store's clock. This or `at`."},
+    "in_": {
+        **_or_null(LENGTH),
+        "description": "How long from now by the store's clock, `0s` is now. This or `at`.",
+    },
     "key": {**_or_null(TEXT), "description": "Identity: while the job holds it there is no second one."},
     "unique": {**_or_null(LENGTH), "description": "How long: finished (default), started, or a duration."},
     "on_conflict": {
@@ -187,8 +190,8 @@ BODIES: dict[str, Schema] = {
         (),
         {"handler": "email.send", "dry_run": True},
         ids={"type": ["array", "null"], "items": TEXT, "maxItems": BULK_LIMIT},
-        handler=_or_null(TEXT),
-        reason=_or_null(TEXT),
+        **dict.fromkeys(("handler", "queue", "reason", "error", "group"), _or_null(TEXT)),
+        since={**_or_null(INSTANT), "description": "That died then or later."},
         everything=FLAG,
         payload={**_or_null(PAYLOAD), "description": "Instead of their own."},
         dry_run=FLAG,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from pipeline.client.commands import check_id
 from pipeline.core.errors import InvalidInput
-from pipeline.core.times import parse_duration
+from pipeline.core.times import parse_duration, parse_instant
+from pipeline.follower import WantedLetters
+from pipeline.readmodel.questions import Page
 from pipeline.server.access import Role
 from pipeline.server.api.jobs import page_view
 from pipeline.server.api.outcomes import ACCEPTED
@@ -22,39 +25,48 @@ BUCKETS = 2_000
 FASTEST, SLOWEST = 1_000_000.0, 0.01
 MOST_REPLAYED = 100_000_000
 _WIDTH = "1m"
+_TEXTS = ("handler", "queue", "reason", "error", "group")
+"""What dead letters are chosen by."""
 
 
 async def letters(call: Call) -> Answer:
-    queue = call.query.get("queue")
-    if queue is not None:
-        call.who.require_queue(queue)
-    page = await call.ask(
-        call.services.questions.letters,
-        handler=call.query.get("handler"),
-        queue=queue,
-        queues=call.who.queues,
-        limit=call.query.get("limit", 50),
-        cursor=call.query.get("cursor"),
-    )
-    return Answer(page_view(page, call.who))
+    return await _page_of_letters(call, call.services.questions.letters)
+
+
+async def letter_groups(call: Call) -> Answer:
+    return await _page_of_letters(call, call.services.questions.letter_groups)
+
+
+async def _page_of_letters(call: Call, question: Callable[..., Page]) -> Answer:
+    query = dict(call.query)
+    paging = {"limit": query.pop("limit", 50), "cursor": query.pop("cursor", None)}
+    if "queue" in query:
+        call.who.require_queue(query["queue"])
+    wanted = WantedLetters(**query, queues=call.who.queues)
+    return Answer(page_view(await call.ask(question, wanted, **paging), call.who))
 
 
 async def requeue(call: Call) -> Answer:
-    body = call.object("ids", "handler", "reason", "everything", "payload", "dry_run")
-    ids = texts(body, "ids", BULK_LIMIT)
+    body = call.object("ids", *_TEXTS, "since", "everything", "payload", "dry_run")
+    ids, since = texts(body, "ids", BULK_LIMIT), text(body, "since")
     for id_ in ids or ():
         check_id(id_)
-    done = await call.actions.requeue_letters(
-        call.who,
-        ids=ids,
-        handler=text(body, "handler"),
-        reason=text(body, "reason"),
-        everything=flag(body, "everything"),
-        payload=mapping(body, "payload"),
-        dry_run=flag(body, "dry_run"),
-        wait=call.wait,
-        idempotency_key=call.request.headers.get("idempotency-key"),
+    wanted = WantedLetters(
+        ids=None if ids is None else frozenset(ids),
+        since=None if since is None else parse_instant("since", since),
+        **{name: text(body, name) for name in _TEXTS},  # type: ignore[arg-type]  # texts all
     )
+    payload = mapping(body, "payload")
+    with call.once(payload) as key:
+        done = await call.actions.requeue_letters(
+            call.who,
+            wanted,
+            everything=flag(body, "everything"),
+            payload=payload,
+            dry_run=flag(body, "dry_run"),
+            wait=call.wait,
+            idempotency_key=key,
+        )
     return Answer(done.view)
 
 
@@ -135,6 +147,14 @@ async def buckets(call: Call) -> Answer:
     return Answer({"items": list(await call.look(call.services.questions.buckets, since, until, width))})
 
 
+_LETTERS = (
+    Param(name="handler", meaning="Of this handler."),
+    Param(name="queue", meaning="On this queue."),
+    Param(name="reason", meaning="With this reason.", example="max_attempts"),
+    Param(name="error", meaning="With an error of this type.", example="ConnectionError"),
+    Param(name="group", meaning="Of this group: as `GET /dead/groups` names it.", example="5f0c3a9b21d7"),
+    Instant(name="since", meaning="That died then or later."),
+)
 ENDPOINTS = (
     Endpoint(
         method="GET",
@@ -144,14 +164,25 @@ ENDPOINTS = (
         handle=letters,
         tag="dead letters",
         summary="List dead letters, the latest first",
-        query=(
-            Param(name="handler", meaning="Of this handler."),
-            Param(name="queue", meaning="On this queue."),
-            LIMIT,
-            CURSOR,
-        ),
+        query=(*_LETTERS, LIMIT, CURSOR),
         whole=True,
         answers={200: ("DeadPage", "Dead letters.")},
+    ),
+    Endpoint(
+        method="GET",
+        path="/dead/groups",
+        name="groupDeadLetters",
+        role=Role.VIEWER,
+        handle=letter_groups,
+        tag="dead letters",
+        summary="Count dead letters by handler and error",
+        description="Alike are those of one handler, with the same reason, type of error and first line of its message;"
+        " ids, instants, fractions and numbers of four digits and more are `#` in it. A page counts as many letters as"
+        " can be looked at at once, the latest first (`scanned`); while it has a `cursor` there are more, of the same"
+        " groups too: add them up by `group`. `GET /dead` and `POST /dead/requeue` take a `group`.",
+        query=(*_LETTERS, LIMIT, CURSOR),
+        whole=True,
+        answers={200: ("DeadGroupPage", "The largest first.")},
     ),
     Endpoint(
         method="POST",
@@ -161,10 +192,11 @@ ENDPOINTS = (
         handle=requeue,
         tag="dead letters",
         summary="Run dead jobs once more",
-        description="Those named by `ids`, or all that match `handler` and `reason`, or `everything`. Safe to repeat:"
+        description="Those named by `ids`, or all that match the rest, or `everything`. Safe to repeat:"
         " no letter is requeued twice. With `dry_run` they are only counted. What it does not come to within"
         f" {BULK_S:g} s is left alone: `left` counts it; ask again. A job that has died again has a new letter:"
-        " with the same `Idempotency-Key` within half an hour it is left alone.",
+        " with the same `Idempotency-Key` within half an hour it is left alone. `not_found`: ids that have no letter,"
+        " also because they were requeued before.",
         idempotent=True,
         query=(WAIT,),
         body="RequeueDead",

@@ -32,6 +32,8 @@ JOB_LIMIT = 2 * 1024 * 1024
 """Bytes of the JSON of one job; the payload has a limit of its own."""
 CREATED, EXISTING = 201, 200
 NOT_REQUEUED = frozenset({*REFUSED, "cancelled", "stopped"})
+OF_EACH = ("verb", "stop", "at", "in")
+"""What a bulk change asks of each job."""
 NOT_CHANGED = frozenset({*REFUSED, "cancelled", "stopped"})
 
 FILTERS = (
@@ -198,31 +200,33 @@ async def update(call: Call) -> Answer:
 
 
 async def requeue(call: Call) -> Answer:
-    done = await call.actions.requeue(
-        call.who,
-        call.path["id"],
-        wait=call.wait,
-        idempotency_key=call.request.headers.get("idempotency-key"),
-    )
+    with call.once() as key:
+        done = await call.actions.requeue(call.who, call.path["id"], wait=call.wait, idempotency_key=key)
     return answer_of(done, refused=NOT_REQUEUED)
 
 
 async def change_many(call: Call) -> Answer:
     body = call.object("verb", "ids", "filter", "stop", "at", "in", "limit", "dry_run")
     given = mapping(body, "filter")
-    done = await call.actions.change_jobs(
-        call.who,
-        required_text(body, "verb"),
-        ids=texts(body, "ids", BULK_LIMIT),
-        wanted=None if given is None else wanted_in(given),
-        stop=flag(body, "stop"),
-        at=text(body, "at"),
-        in_=text(body, "in"),
-        limit=whole(body, "limit", 1, BULK_LIMIT) or BULK_LIMIT,
-        dry_run=flag(body, "dry_run"),
-        wait=call.wait,
-        idempotency_key=call.request.headers.get("idempotency-key"),
-    )
+    if given is not None and "idempotency-key" in call.request.headers:
+        raise InvalidInput(
+            "Idempotency-Key",
+            "is for ids: when it is asked again a filter may match other jobs. Give the ids, or leave it out",
+        )
+    with call.once({name: body.get(name) for name in OF_EACH}) as key:
+        done = await call.actions.change_jobs(
+            call.who,
+            required_text(body, "verb"),
+            ids=texts(body, "ids", BULK_LIMIT),
+            wanted=None if given is None else wanted_in(given),
+            stop=flag(body, "stop"),
+            at=text(body, "at"),
+            in_=text(body, "in"),
+            limit=whole(body, "limit", 1, BULK_LIMIT) or BULK_LIMIT,
+            dry_run=flag(body, "dry_run"),
+            wait=call.wait,
+            idempotency_key=key,
+        )
     return Answer(done.view, 200, done.positions)
 
 
@@ -300,8 +304,10 @@ ENDPOINTS = (
         summary="Cancel, reschedule or requeue many",
         description="Of `ids`, or of all that match `filter`; with `dry_run` they are only counted. What it does not"
         f" come to within {BULK_S:g} s is left alone: `left` counts it, and `left_ids` can be sent again as `ids`.\n\n"
-        "`Idempotency-Key`: what was done to a job for the same request within half an hour is answered again, and not"
-        " done again, whichever server it comes to.",
+        "`Idempotency-Key`, with `ids` only: it counts for each job, so `ids` may be fewer or more the next time. What"
+        " was done to a job under it within half an hour is answered again, and not done again, whichever server it"
+        " comes to. Asking for something else under the same key is 422 on the server that has heard of it, and"
+        " done on others.",
         query=(WAIT,),
         body="BulkChange",
         answers={200: ("BulkDone", "What became of them, counted.")},

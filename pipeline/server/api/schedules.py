@@ -6,13 +6,15 @@ from typing import Any
 
 from pipeline.client.schedule_options import ScheduleOptions
 from pipeline.core.errors import InvalidInput
+from pipeline.follower import WantedSchedules
+from pipeline.follower.schedules import STANDINGS
 from pipeline.server.access import Role
 from pipeline.server.acting import Done
 from pipeline.server.api.jobs import page_view
 from pipeline.server.api.outcomes import answer_of
 from pipeline.server.body import flag, required_text, text, whole
 from pipeline.server.endpoint import Answer, Call, Endpoint
-from pipeline.server.params import CURSOR, LIMIT, WAIT, Param
+from pipeline.server.params import CURSOR, LIMIT, WAIT, Param, Word
 from pipeline.server.schedule_actions import BACKFILL_LIMIT
 from pipeline.server.schedule_changes import PREVIEWED
 
@@ -37,13 +39,10 @@ def _if_match(call: Call) -> str | None:
 
 
 async def list_(call: Call) -> Answer:
-    page = await call.ask(
-        call.services.questions.schedules,
-        text=call.query.get("text"),
-        queues=call.who.queues,
-        limit=call.query.get("limit", 50),
-        cursor=call.query.get("cursor"),
-    )
+    query = dict(call.query)
+    paging = {"limit": query.pop("limit", 50), "cursor": query.pop("cursor", None)}
+    wanted = WantedSchedules(**query, queues=call.who.queues)
+    page = await call.ask(call.services.questions.schedules, wanted, **paging)
     return Answer(page_view(page, call.who))
 
 
@@ -95,31 +94,30 @@ async def resume(call: Call) -> Answer:
 
 
 async def trigger(call: Call) -> Answer:
-    done = await call.actions.trigger_schedule(
-        call.who,
-        call.path["id"],
-        overlap=text(call.object("overlap"), "overlap"),
-        wait=call.wait,
-        idempotency_key=call.request.headers.get("idempotency-key"),
-    )
+    overlap = text(call.object("overlap"), "overlap")
+    with call.once(overlap) as key:
+        done = await call.actions.trigger_schedule(
+            call.who, call.path["id"], overlap=overlap, wait=call.wait, idempotency_key=key
+        )
     return _changed(done)
 
 
 async def backfill(call: Call) -> Answer:
     body = call.object("from", "to", "overlap", "rate", "reverse", "limit", "dry_run")
-    done = await call.actions.backfill_schedule(
-        call.who,
-        call.path["id"],
-        from_=required_text(body, "from"),
-        to=required_text(body, "to"),
-        overlap=text(body, "overlap"),
-        rate=whole(body, "rate", 1, PER_MINUTE),
-        reverse=flag(body, "reverse"),
-        limit=whole(body, "limit", 1, MOST_BACKFILLED) or BACKFILL_LIMIT,
-        dry_run=flag(body, "dry_run"),
-        wait=call.wait,
-        idempotency_key=call.request.headers.get("idempotency-key"),
-    )
+    with call.once({name: each for name, each in body.items() if name != "dry_run"}) as key:
+        done = await call.actions.backfill_schedule(
+            call.who,
+            call.path["id"],
+            from_=required_text(body, "from"),
+            to=required_text(body, "to"),
+            overlap=text(body, "overlap"),
+            rate=whole(body, "rate", 1, PER_MINUTE),
+            reverse=flag(body, "reverse"),
+            limit=whole(body, "limit", 1, MOST_BACKFILLED) or BACKFILL_LIMIT,
+            dry_run=flag(body, "dry_run"),
+            wait=call.wait,
+            idempotency_key=key,
+        )
     return _changed(done)
 
 
@@ -185,7 +183,23 @@ ENDPOINTS = (
         handle=list_,
         tag="schedules",
         summary="List schedules",
-        query=(Param(name="text", meaning="With this in the id, handler or note."), LIMIT, CURSOR),
+        query=(
+            Param(name="text", meaning="With this in the id, handler or note."),
+            Word(
+                name="state",
+                meaning="Of these only. `overdue`: its owner should long have decided what is due; `failing`: its last"
+                " run that ended is dead.",
+                words=STANDINGS,
+            ),
+            Param(
+                name="source",
+                meaning="From there only: `cli`, `api`, `app:NAME` or `file:NAME`.",
+                example="app:shop",
+            ),
+            Param(name="handler", meaning="Of this handler."),
+            LIMIT,
+            CURSOR,
+        ),
         whole=True,
         answers={200: ("SchedulePage", "Schedules, by id.")},
     ),

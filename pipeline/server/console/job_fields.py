@@ -20,6 +20,7 @@ LABELS = {
     "key": "Key",
     "payload": "Payload",
 }
+NOW = "0s"
 Problems = dict[str, str]
 
 
@@ -36,6 +37,8 @@ def request_of(texts: Mapping[str, str]) -> tuple[dict[str, Any], Problems]:
             reads.append(("in", "in_", _length))
         case "at":
             reads.append(("at", "at", _instant))
+        case _:
+            request["in_"] = NOW  # of neither a request would be refused
     for field, option, read in reads:
         try:
             request[option] = read(texts[field])

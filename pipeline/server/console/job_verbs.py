@@ -107,7 +107,7 @@ async def act(visit: Visit, view: View, name: str) -> None:
         await visit.change(lambda who: actions.requeue(who, job_id))
     else:
         stop = name == "stop"
-        ended = {"too_late": "It had ended before it could be stopped"} if stop else None
+        ended = {"too_late": "Its run has ended, by itself or because it was asked to"} if stop else None
         await visit.change(lambda who: actions.cancel(who, job_id, stop=stop), ended)
 
 

@@ -12,6 +12,7 @@ from pipeline.core import keys
 from pipeline.core.schedule import Recent, Schedule, ScheduleSpec
 from pipeline.core.times import format_instant
 from pipeline.core.timing import TimingSpec, timing_of
+from pipeline.follower.schedules import STANDINGS
 from pipeline.ports import Put
 
 T0 = 1_800_000_000_000
@@ -200,6 +201,28 @@ def test_an_update_changes_what_it_names(dueline: Any, store: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "app:shop.jobs",
+            "app shop.jobs: the next start of its worker, or `cron sync --app`, takes this back\n",
+        ),
+        ("file:jobs.toml", "file jobs.toml: the next `cron sync` of it takes this back\n"),
+        ("cli", ""),
+        ("api", ""),
+    ],
+)
+def test_who_will_take_a_change_back_is_told(dueline: Any, store: Any, source: str, told: str) -> None:
+    put(store, replace(STATE, spec=replace(SPEC, source=source)))
+    for outcome, words in (("updated", ("update", "daily", "--tz", "UTC")), ("deleted", ("delete", "daily"))):
+        answering(store, outcome)
+        ran = dueline("cron", *words)
+        assert (ran.code, ran.err) == (0, told and f"dueline: daily is kept by {told}")
+    answering(store, "not_found")  # gone meanwhile
+    assert "is kept by" not in dueline("cron", "delete", "daily").err
+
+
+@pytest.mark.parametrize(
     ("words", "outcome", "detail"),
     [
         (("pause", "--note", "tax season"), "paused", {"note": "tax season"}),
@@ -356,9 +379,23 @@ def test_the_list_reads_like_a_crontab(dueline: Any, store: Any) -> None:
         (("--state", "paused"), ["other"]),
         (("--handler", "report"), ["daily"]),
         (("--source", "file:crontab"), []),
+        (("--source", STATE.spec.source, "--state", "active"), ["daily"]),
     ):
         assert [v["id"] for v in dueline("cron", "list", *words, "--json").lines("cron_list")] == ids
-    assert dueline("cron", "list", "--source", "api").err == "dueline: no schedule matches\n"
+    assert dueline("cron", "list", "--source", "nobody").err == "dueline: no schedule matches\n"
+
+
+@pytest.mark.parametrize("word", STANDINGS)
+def test_the_list_knows_every_state(dueline: Any, store: Any, word: str) -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "active": {}, "paused": {"paused": "", "paused_at": T0}, "ended": {"ended": "max_occurrences"},
+        "overdue": {"next_due": T0 - HOUR}, "failing": {"failures_in_row": 1, "paused": "", "paused_at": T0},
+    }  # fmt: skip
+    put(store, replace(STATE, **fields[word]))
+    other = replace(STATE, spec=replace(SPEC, id="other"))
+    put(store, other if word == "ended" else replace(other, ended="max_occurrences"))
+    found = dueline("cron", "list", "--state", word, "--json").lines("cron_list")
+    assert [view["id"] for view in found] == ["daily"]
 
 
 @pytest.mark.parametrize("words", [("list",), ("describe", "daily"), ("pause", "daily"), ("delete", "daily")])

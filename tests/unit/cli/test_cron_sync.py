@@ -73,7 +73,8 @@ def test_a_file_is_made_what_there_is(dueline: Any, store: Any, file: Any) -> No
     put(store, replace(NIGHTLY, id="theirs", source="cli"))
     obeying(store)
     ran = dueline("cron", "sync", file("jobs.toml", TOML), "--json")
-    assert (ran.code, ran.err) == (0, "")
+    told = "dueline: no live worker knows 1 handler, whose occurrences wait until one does: inbox\n"
+    assert (ran.code, ran.err) == (0, told)  # of what is new
     assert ran.json("cron_sync") == {
         "source": "file:jobs.toml",
         "version": None,
@@ -286,6 +287,39 @@ def test_an_import_can_be_tried(dueline: Any, store: Any, file: Any) -> None:
     text = dueline("cron", "import", "-", "--dry-run", stdin=CRONTAB).out
     assert "left out: stdin:4: cron: @reboot" in text
     assert text.splitlines()[-1].startswith("2 schedules, 1 left out")
+
+
+def test_what_may_keep_imported_schedules_from_running_is_told(dueline: Any, store: Any) -> None:
+    obeying(store)
+    store.beat("w1", handlers=("script", "other"))
+    ran = dueline("cron", "import", "-", stdin=CRONTAB)
+    assert ran.err.splitlines() == [
+        "dueline: no live worker knows 1 handler, whose occurrences wait until one does: report",
+        "dueline: 1 program that a worker runs only if its DUELINE_SCRIPT_ALLOW lists it, else each run is dead:"
+        " /usr/bin/backup",
+    ]
+    assert ran.out.splitlines()[-1] == "2 schedules, 1 left out, 1 note"
+    store.beat("w2", handlers=("report",))
+    text = dueline("cron", "import", "-", stdin='0 9 * * 1-5 dueline:report {"to": "board"}\n')
+    assert (text.err, text.out.splitlines()[-1]) == ("", "1 schedule, 0 left out, 1 note")
+
+
+def test_a_trial_names_the_programs_and_of_many_only_some(dueline: Any, store: Any) -> None:
+    ran = dueline(
+        "cron", "import", "-", "--dry-run", stdin="".join(f"0 {n} * * * /bin/p{n}\n" for n in range(7))
+    )
+    assert ran.err == (
+        "dueline: 7 programs that a worker runs only if its DUELINE_SCRIPT_ALLOW lists it, else each run is dead:"
+        " /bin/p0, /bin/p1, /bin/p2, /bin/p3, /bin/p4 …\n"
+    )
+
+
+def test_a_sync_tells_the_same_of_what_it_creates(dueline: Any, store: Any, file: Any) -> None:
+    obeying(store)
+    path = file("crontab", "0 9 * * * /bin/p\n0 8 * * * dueline:report\n")
+    ran = dueline("cron", "sync", path)
+    assert "no live worker knows 2 handlers, whose occurrences wait until one does: report, script" in ran.err
+    assert "1 program that a worker runs only if" in ran.err
 
 
 def test_what_is_there_stays_and_what_is_refused_is_told(dueline: Any, store: Any) -> None:

@@ -103,6 +103,49 @@ def test_a_bad_list_is_refused(dueline: Any, words: tuple[str, ...]) -> None:
     assert words[0] in ran.err
 
 
+# -- groups -------------------------------------------------------------------------------------------------
+
+
+def test_those_that_are_alike_are_counted_the_largest_group_first(dueline: Any, store: Any) -> None:
+    for n, handler in enumerate(("bill", "h", "h")):
+        last = dead(store, n, handler=handler)
+    letter(store, None, "undecodable", T0 - 1, b"\x00")
+    largest, bill, odd = dueline("dead", "groups", "--json").lines("dead_groups")
+    assert largest == {
+        "group": largest["group"],
+        "handler": "h",
+        "reason": "max_attempts",
+        "error": None,
+        "message": "no",
+        "count": 2,
+        "oldest": "2027-01-15T08:00:00.001Z",
+        "newest": "2027-01-15T08:00:00.002Z",
+        "example": last.job_id,
+    }
+    assert (bill["handler"], bill["count"], odd["handler"], odd["example"]) == ("bill", 1, None, None)
+    (one,) = dueline("dead", "groups", "--limit", "1", "--handler", "h", "--json").lines("dead_groups")
+    assert one == largest
+    lines = dueline("dead", "groups").out.splitlines()
+    assert lines[0].split() == ["COUNT", "GROUP", "HANDLER", "REASON", "ERROR", "OLDEST", "NEWEST", "EXAMPLE"]
+    assert lines[1].split()[:5] == ["2", largest["group"], "h", "max_attempts", "no"]
+    listed = dueline("dead", "list", "--group", largest["group"], "--json").lines("dead_list")
+    assert [view["id"] for view in listed] == [last.job_id, anonymous_id(T0, 1)]
+
+
+def test_a_group_is_requeued_and_no_other(dueline: Any, store: Any) -> None:
+    wanted, _ = dead(store, 1, reason="timeout"), dead(store, 2)
+    (group,) = dueline("dead", "groups", "--reason", "timeout", "--json").lines("dead_groups")
+    answering(store, "requeued")
+    ran = dueline("dead", "requeue", "--group", group["group"], "--json")
+    assert (ran.code, ran.json("dead_requeue")) == (0, counted(matched=1, requeued=1))
+    assert [command.job_id for command in store.commands] == [wanted.job_id]
+
+
+def test_no_groups_are_told_of(dueline: Any) -> None:
+    ran = dueline("dead", "groups", "--json")
+    assert (ran.code, ran.out, ran.err) == (0, "", "dueline: no dead letter matches\n")
+
+
 # -- requeue ------------------------------------------------------------------------------------------------
 
 

@@ -189,7 +189,7 @@ def test_a_bad_line_ends_the_file_and_says_what_is_stored(
 
 def test_a_bad_first_line_stores_nothing(dueline: Any, store: Any) -> None:
     ran = dueline("job", "create", "--file", "-", stdin=lines({"handler": "h"}))
-    assert "line 1: at: missing" in ran.err
+    assert "line 1: at: missing: say when it is due, by at or in" in ran.err
     assert ran.err.endswith("; nothing is stored\n")
 
 
@@ -219,15 +219,59 @@ def test_get_follows_a_job_through_its_life(dueline: Any, store: Any) -> None:
     view = dueline("job", "get", id_, "--json").json("job_get")
     assert (view["status"], view["runs"][0]["attempts"][0]["token"]) == ("dead", "1001")
     text = dueline("job", "get", id_).out
-    assert f"id       {id_}" in text
-    assert "ValueError: no" in text
+    assert f"id           {id_}\n" in text
+    assert text.splitlines()[-4].endswith("  ValueError: no")
+    assert text.endswith("\ntrace of run 1, attempt 1:\n  …\n")
+
+
+def test_get_shows_all_that_is_known_of_a_job_before_it_fires(dueline: Any, store: Any) -> None:
+    words = ("--payload", '{"to": "a@b"}', "--in", "1h", "--label", "b=2", "--label", "a=1", "--serial", "s")
+    id_ = created(dueline, "email.send", *words)
+    assert dueline("job", "get", id_).out.splitlines() == [
+        f"id           {id_}",
+        "handler      email.send",
+        "status       pending",
+        "due_at       2027-01-15T09:00:00.000Z",
+        "created_at   2027-01-15T08:00:00.000Z",
+        "queue        default",
+        "labels       a=1 b=2",
+        "serial       s",
+        'payload      {"to":"a@b"}',
+    ]
+    view = dueline("job", "get", id_, "--json").json("job_get")
+    assert (view["payload"], view["labels"]) == ('{"to":"a@b"}', {"a": "1", "b": "2"})
+
+
+RESULT = b'{"paid": 12345678901234567890123456789, "ok": true, "note": null, "name": "M\xc3\xbcller"}'
+
+
+def test_a_result_is_json_with_every_digit_and_the_log_is_shown(dueline: Any, store: Any) -> None:
+    id_ = created(dueline, "email.send", "--now")
+    (run,) = store.runs()
+    store.fire(run)
+    store.ack(run, AckState.SUCCEEDED, result=RESULT, log_tail="one\n\x1b[2Jtwo")
+    text = dueline("job", "get", id_).out
+    assert f"result       {RESULT.decode()}\n" in text
+    assert "ended_at     2027-01-15T08:00:00.000Z\n" in text
+    assert text.endswith("\nlog of run 1, attempt 1:\n  one\n  ·[2Jtwo\n")
+
+
+def test_nothing_in_a_job_moves_the_terminal_and_a_long_payload_is_cut(dueline: Any, store: Any) -> None:
+    payload = json.dumps({"x": "\u009b2J" + "y" * 5_000}, ensure_ascii=False, separators=(",", ":"))
+    id_ = created(dueline, "email.send", "--now", "--payload", payload, "--label", "a=1\x1bc")
+    text = dueline("job", "get", id_).out
+    assert "labels       a=1·c\n" in text
+    (shown,) = [line for line in text.splitlines() if line.startswith("payload")]
+    assert shown.startswith('payload      {"x":"·2Jyyy')
+    assert shown.endswith(f"y… ({len(payload)} characters; all of them with --json)")
+    assert dueline("job", "get", id_, "--json").json("job_get")["payload"] == payload
 
 
 def test_get_shows_a_run_nobody_started(dueline: Any, store: Any) -> None:
     id_ = created(dueline, "email.send", "--now")
     store.fire(store.runs()[0])
     text = dueline("job", "get", id_).out
-    assert "status   queued" in text
+    assert "status       queued" in text
     assert "2027-01-15T08:00:00.000Z" in text.splitlines()[-1]
 
 
@@ -246,8 +290,11 @@ def test_list_is_one_object_a_line(dueline: Any, store: Any) -> None:
     assert {job["id"] for job in listed} == ids
     (one,) = dueline("job", "list", "--json", "--label", "n=2").lines("job_list")
     assert (one["labels"], one["due_at"]) == ({"n": "2"}, "2027-01-15T08:02:00.000Z")
-    first = dueline("job", "list", "--limit", "1").out.split()
-    assert first[1:] == ["pending", "2027-01-15T08:01:00.000Z", "h"]
+    header, first = dueline("job", "list", "--limit", "1").out.splitlines()
+    assert header.split() == ["ID", "STATUS", "DUE_AT", "QUEUE", "HANDLER", "KEY"]
+    assert first.split()[1:] == ["pending", "2027-01-15T08:01:00.000Z", "default", "h"]
+    (last,) = dueline("job", "list", "--limit", "1", "--order", "-due", "--json").lines("job_list")
+    assert last["due_at"] == "2027-01-15T08:03:00.000Z"
     window = ("--due-from", "2027-01-15T08:02:00Z", "--due-to", "2027-01-15T08:03:00Z", "--status", "pending")
     assert len(dueline("job", "list", "--handler", "h", *window, "--json").lines("job_list")) == 1
     for words in ((), ("--json",)):

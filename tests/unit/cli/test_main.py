@@ -138,6 +138,22 @@ def test_an_expected_error_is_one_line_and_its_code(
     assert ran.err.lstrip("\n") == expected
 
 
+def test_a_full_disk_is_one_line_and_what_nobody_expects_is_not(dueline: Any, probe: click.Group) -> None:
+    problems = ["IO error: No space left on device: While appending to file: /state/index/000004.log", "else"]
+
+    @probe.command()
+    def fail() -> None:
+        raise Exception(problems[0])
+
+    ran = dueline("probe", "fail")
+    assert (ran.code, ran.err) == (
+        1,
+        f"dueline: the state directory failed, and this process with it: {problems.pop(0)}\n",
+    )
+    with pytest.raises(Exception, match="else"):
+        dueline("probe", "fail")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -5,13 +5,17 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipeline import codec
+from pipeline.cli import served
 from pipeline.core import keys
+from pipeline.core.errors import NotFound
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import AckState, Command, Event
 from pipeline.core.times import format_instant
@@ -401,6 +405,35 @@ def test_list_and_show(dueline: Any, store: Any) -> None:
     assert "  all handler=mail  " in dueline("replay", "list").out
     assert "ada@engine" in dueline("replay", "show", first.id).out
     assert dueline("replay", "show", str(uuid.uuid4())).code == 3
+
+
+def test_how_a_replay_stands_now_a_server_is_asked(
+    dueline: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server answers, without one: how it is found and asked `served` has tests of."""
+    replay = record(store, state=ReplayState.FINISHED, counts={"replayed": 3})
+    assert dueline("replay", "show", replay.id, "--json").json("replay_show")["outcomes"] is None
+    assert "outcomes" not in dueline("replay", "show", replay.id).out
+    asked: list[tuple[str, str]] = []
+    told: dict[str, Any] = {"counts": {"succeeded": 2, "dead": 1}, "capped": False}
+
+    def ask(method: str, path: str, **_: Any) -> dict[str, Any]:
+        asked.append((method, path))
+        if not told:
+            raise NotFound("nothing of this id")
+        return {"outcomes": dict(told)}
+
+    server = SimpleNamespace(calls=SimpleNamespace(ask=ask))
+    monkeypatch.setattr(served, "running_server", lambda: nullcontext(server))
+    assert dueline("replay", "show", replay.id, "--json").json("replay_show")["outcomes"] == told
+    assert asked == [("GET", f"/replays/{replay.id}")]
+    assert "outcomes      2 succeeded, 1 dead\n" in dueline("replay", "show", replay.id).out
+    told["capped"] = True
+    assert "2 succeeded, 1 dead (not all are counted)\n" in dueline("replay", "show", replay.id).out
+    told.clear()
+    ran = dueline("replay", "show", replay.id, "--json")
+    assert (ran.code, ran.json("replay_show")["outcomes"]) == (0, None)
+    assert "how it stands now is not known: nothing of this id" in ran.err
 
 
 def test_cancel(dueline: Any, store: Any) -> None:

@@ -24,12 +24,23 @@ JOB = {
     "handler": "a",
     "status": "dead",
     "due_at": AT,
+    "created_at": AT,
+    "ended_at": AT,
     "key": None,
     "queue": "default",
-    "result": None,
-    "runs": [],
+    "labels": {},
+    "schedule": None,
+    "occurrence": ID,
+    "serial": None,
+    "failures": 1,
+    "skipped": None,
+    "reason": None,
+    "waits_behind": None,
     "kept": False,
     "payload": None,
+    "result": None,
+    "runs": [],
+    "more": 1,
 }
 ROW = {
     "id": ID,
@@ -41,7 +52,10 @@ ROW = {
     "run": 1,
     "failures": 1,
     "labels": {},
+    "schedule": None,
+    "ended_at": AT,
     "error": "no",
+    "more": 1,
 }
 FRESH = {"behind": 0, "age_ms": 0, "ready": True, "problem": None}
 OVERVIEW = {
@@ -104,7 +118,8 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.server.asked.append((parts.path, parse_qs(parts.query)))
         self.server.authorised.append(self.headers.get("authorization"))
-        view = self.server.views.get(parts.path)
+        cursor = self.server.asked[-1][1].get("cursor", [])
+        view = self.server.views.get("?".join([parts.path, *cursor]))
         if self.server.closed:
             kind, status = "application/problem+json", 401
             view = {"type": "urn:dueline:problem:unauthenticated", "detail": "a token is needed"}
@@ -140,7 +155,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def test_a_job_that_only_a_server_knows_is_shown(dueline: Any, server: Server) -> None:
     ran = dueline("job", "get", ID, "--json")
-    assert ran.json("job_get")["status"] == "dead"
+    assert ran.json("job_get") | {"more": 1} == JOB
     assert (ran.code, ran.err) == (0, f"dueline: asked the server at {server.url}\n")
 
 
@@ -168,17 +183,42 @@ def test_a_server_lists_what_has_ended_too(dueline: Any, server: Server) -> None
             "handler": ["a"],
             "label": ["x=y", "z=1"],
             "due_from": ["2026-01-01T00:00:00.000Z"],
+            "order": ["due"],
             "limit": ["1"],
         },
     )
+
+
+def test_a_server_is_asked_by_all_that_it_can_filter_by(dueline: Any, server: Server) -> None:
+    choice = {"queue": "q", "schedule": "daily", "key": "k", "key_prefix": "p", "text": "t", "order": "-due"}
+    words = [word for name, value in choice.items() for word in (f"--{name.replace('_', '-')}", value)]
+    (row,) = dueline("job", "list", *words, "--status", "dead", "--status", "queued", "--json").lines(
+        "job_list"
+    )
+    assert row | {"more": 1} == ROW
+    assert server.asked[-1][1] == {
+        **{name: [value] for name, value in choice.items()}, "status": ["queued", "dead"], "limit": ["200"],
+    }  # fmt: skip
+
+
+def test_a_list_leaves_out_only_what_has_ended_unless_it_is_asked_for(dueline: Any, server: Server) -> None:
     dueline("job", "list")
-    assert server.asked[-1][1]["status"] == ["pending", "retrying"]
+    assert server.asked[-1][1]["status"] == ["pending", "queued", "running", "retrying"]
 
 
 def test_without_a_server_what_has_ended_is_not_listed(dueline: Any) -> None:
-    ran = dueline("job", "list", "--status", "dead")
+    ran = dueline("job", "list", "--status", "dead", "--status", "pending")
     assert (ran.code, ran.out) == (2, "")
-    assert "--status: dead needs a server" in ran.err
+    assert (
+        "--status: dead needs a server; without one there are pending, retrying, queued, running" in ran.err
+    )
+
+
+def test_a_row_that_lacks_something_is_no_servers(dueline: Any, server: Server) -> None:
+    server.views["/api/v1/jobs"] = {"items": [{"id": ID}], "cursor": None}
+    ran = dueline("job", "list")
+    assert (ran.code, ran.out) == (5, "")
+    assert "what the server answers has no 'handler'" in ran.err
 
 
 def test_a_status_comes_from_a_server(dueline: Any, server: Server) -> None:
@@ -237,6 +277,18 @@ LETTER = {
     "payload_bytes": 2,
     "more": 1,
 }
+GROUP = {
+    "group": "0" * 12,
+    "handler": "a",
+    "reason": "max_attempts",
+    "error": "E",
+    "message": "no",
+    "count": 1,
+    "oldest": AT,
+    "newest": AT,
+    "example": ID,
+    "more": 1,
+}
 
 
 def test_a_server_says_what_a_job_waits_for(dueline: Any, server: Server) -> None:
@@ -261,30 +313,53 @@ def test_a_servers_schedules_are_those_of_the_topics_and_it_tells_more(
     (listed,) = dueline("cron", "list", "--json").lines("cron_list")
     described = dueline("cron", "describe", "daily", "--json").json("cron_describe")
     more = {"recent": [], "upcoming": [], "etag": '"1"'}
-    items = [{**listed, **more}, {**listed, "id": "other", "handler": "b"}]
-    server.views["/api/v1/schedules"] = {"items": items, "cursor": None}
+    server.views["/api/v1/schedules"] = {"items": [{**listed, **more}], "cursor": None}
     server.views["/api/v1/schedules/daily"] = {**described, **more}
     monkeypatch.setenv("DUELINE_URL", server.url)
     store.cluster.reachable = False
-    assert dueline("cron", "list", "--handler", "report", "--json").lines("cron_list") == [listed]
+    words = ("--handler", "report", "--state", "overdue", "--source", "cli")
+    assert dueline("cron", "list", *words, "--json").lines("cron_list") == [listed]
+    asked = {"handler": ["report"], "state": ["overdue"], "source": ["cli"], "limit": ["200"]}
+    assert server.asked[-1] == ("/api/v1/schedules", asked)
     ran = dueline("cron", "describe", "daily", "--json")
     assert ran.json("cron_describe") == described
     assert dueline("cron", "describe", "nobody").code == 3
     assert ran.err == f"dueline: asked the server at {server.url}\n"
 
 
-def test_a_servers_dead_letters_are_filtered_and_cut_like_those_of_the_topics(
-    dueline: Any, server: Server
-) -> None:
-    older, odd = {**LETTER, "at": "2027-01-15T07:00:00.000Z"}, {**LETTER, "at": "99999999999999999"}
-    other = {**LETTER, "reason": "timeout"}
-    server.views["/api/v1/dead"] = {"items": [odd, LETTER, other, older], "cursor": None}
-    since = ("--since", "2027-01-15T07:30:00Z")
-    ran = dueline("dead", "list", "--handler", "a", "--reason", "max_attempts", *since, "--json")
+CHOICE = {
+    "handler": "a", "queue": "q", "reason": "max_attempts", "error": "E", "group": "0" * 12,
+    "since": "2027-01-15T07:30:00.000Z",
+}  # fmt: skip
+
+
+def test_a_server_is_asked_for_the_dead_letters_that_are_wanted(dueline: Any, server: Server) -> None:
+    odd = {**LETTER, "at": "99999999999999999"}
+    server.views["/api/v1/dead"] = {"items": [odd, LETTER, LETTER], "cursor": None}
+    words = [word for name, value in CHOICE.items() for word in (f"--{name}", value)]
+    ran = dueline("dead", "list", *words, "--limit", "2", "--json")
     assert [each["at"] for each in ran.lines("dead_list")] == [odd["at"], AT]
-    assert server.asked[-1][1]["handler"] == ["a"]
-    assert len(dueline("dead", "list", "--limit", "3", "--json").lines("dead_list")) == 3
+    assert server.asked[-1][1] == {**{name: [value] for name, value in CHOICE.items()}, "limit": ["200"]}
+    server.views["/api/v1/dead"] = {"items": [], "cursor": None}
     assert "no dead letter matches" in dueline("dead", "list", "--reason", "x").err
+    assert server.asked[-1][1] == {"reason": ["x"], "limit": ["200"]}
+
+
+def test_groups_of_a_server_are_those_of_its_pages_together(dueline: Any, server: Server) -> None:
+    small = {**GROUP, "group": "1" * 12, "count": 2}
+    server.views["/api/v1/dead/groups"] = {"items": [small, GROUP], "cursor": "c"}
+    older = {**GROUP, "count": 4, "oldest": "2027-01-14T08:00:00.000Z", "newest": "2027-01-14T09:00:00.000Z"}
+    server.views["/api/v1/dead/groups?c"] = {"items": [older], "cursor": None}
+    ran = dueline("dead", "groups", "--queue", "q", "--json")
+    first, second = ran.lines("dead_groups")
+    assert first | {"more": 1} == {**GROUP, "count": 5, "oldest": older["oldest"]}
+    assert (second["group"], second["count"]) == (small["group"], 2)
+    assert server.asked[-1][1]["queue"] == ["q"]
+
+
+def test_a_server_that_does_not_group_leaves_it_to_the_topics(dueline: Any, server: Server) -> None:
+    ran = dueline("dead", "groups")
+    assert (ran.code, ran.err.splitlines()[-1]) == (0, "dueline: no dead letter matches")
 
 
 def test_payloads_of_dead_letters_are_in_the_topic_only(dueline: Any, server: Server) -> None:

@@ -176,6 +176,12 @@ def test_a_mistake_is_told_without_a_server(over_http: Callable[..., Dueline], s
     assert len(sent) == 1
 
 
+def test_schedules_are_chosen_by_the_server(over_http: Callable[..., Dueline], sent: Sent) -> None:
+    page = {"items": [], "cursor": None}
+    assert over_http(page).schedules.list(state="failing", source="app:shop") == []
+    assert [path for _, path, _ in sent] == ["/api/v1/schedules?limit=200&state=failing&source=app%3Ashop"]
+
+
 def test_pages_are_read_to_their_end(over_http: Callable[..., Dueline], sent: Sent) -> None:
     rows = [{"id": name} for name in "abc"]
     pages = (
@@ -203,8 +209,7 @@ def test_an_instant_that_is_none_is_no_servers(over_http: Callable[..., Dueline]
         over_http({**REF, "due_at": "soon"}).schedule("a", in_=1)
 
 
-JOB = {"id": REF["id"], "handler": "a", "status": "dead", "due_at": None, "key": None, "queue": "default"}
-JOB |= {"result": None, "runs": []}
+JOB = {**dict.fromkeys(client_http.JOB), "id": REF["id"], "handler": "a", "status": "dead", "runs": []}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -186,6 +186,34 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_reference_tells_the_instant_that_is_stored(at: int) -> None:
     instant = datetime.fromtimestamp(0, UTC) + at * timedelta(milliseconds=1)
     assert recorded(recorder_of(), {"handler": "h", "at": instant}).due_at == at
+
+
+@pytest.mark.parametrize(
+    ("at", "in_"),
+    [
+        (datetime(2000, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1), None),
+        (datetime(2000, 1, 1, tzinfo=UTC), None),
+        (datetime(2200, 1, 1, tzinfo=UTC), None),
+        (datetime(2200, 1, 1, tzinfo=UTC) + timedelta(milliseconds=1), None),
+        (datetime(2031, 1, 1, 0, 0, 0, 1001, UTC), None),
+        (datetime(2031, 1, 1, tzinfo=timezone(timedelta(hours=2))), None),
+        (datetime(2031, 1, 1), None),  # noqa: DTZ001
+        (datetime(2031, 1, 1, tzinfo=UTC), 5),
+        (datetime(2031, 1, 1, tzinfo=UTC), 0),
+    ],
+)
+def test_an_instant_among_many_is_judged_as_if_it_were_alone(at: datetime, in_: int | None) -> None:
+    """And told in UTC, as it is stored."""
+    made = recorder_of()
+    job: dict[str, Any] = {"handler": "h", "at": datetime(2030, 1, 1, tzinfo=UTC), "in_": None}
+    recorded(made, job)
+    job |= {"at": at, "in_": in_}
+    expected = outcome(requests().run, job)
+    assert outcome(lambda job: recorded(made, job), job) == expected
+    if not isinstance(expected, str):
+        result = made.record(job, NOW)
+        assert result is not None
+        assert result[0].due_at.tzinfo is UTC
 
 
 def test_a_payload_that_contains_itself_is_refused() -> None:

@@ -250,3 +250,8 @@ def test_schedules_are_read(app: Dueline, store: Any) -> None:
     assert (view["spec"]["note"], view["revision"], view["state"]) == ("for the board", 3, "active")
     assert [each["id"] for each in app.schedules.list()] == ["daily", "other"]
     assert json.dumps(app.schedules.list())  # nothing but JSON
+    stored(store, id="kept", source="file:crontab")
+    assert [each["id"] for each in app.schedules.list(source="file:crontab", state="active")] == ["kept"]
+    assert app.schedules.list(state="paused") == app.schedules.list(handler="nobody") == []
+    with pytest.raises(InvalidInput, match=r"^state"):
+        app.schedules.list(state="odd")

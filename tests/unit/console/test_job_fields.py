@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.client.request import Requests
 from pipeline.core.errors import InvalidInput
 from pipeline.server.console.job_fields import LABELS, field_of, request_of
 from pipeline.server.console.names import unknown
 
+REQUESTS = Requests(now=lambda: 10**12, random80=lambda: 0, payload_limit=1_000, default_queue="default")
 EMPTY = dict.fromkeys(LABELS, "") | {"when": "now"}
 
 
 @pytest.mark.parametrize(
     ("typed", "request_"),
     [
-        ({}, {}),
-        ({"in": "soon", "at": "soon"}, {}),
+        ({}, {"in_": "0s"}),
+        ({"in": "soon", "at": "soon"}, {"in_": "0s"}),
         ({"when": "in", "in": "90s", "at": "soon"}, {"in_": "90s"}),
         ({"when": "at", "at": "2027-01-01T00:00:00Z"}, {"at": "2027-01-01T00:00:00Z"}),
-        ({"queue": "mail", "key": "a b"}, {"queue": "mail", "key": "a b"}),
+        ({"queue": "mail", "key": "a b"}, {"queue": "mail", "key": "a b", "in_": "0s"}),
     ],
 )
 def test_what_fields_say(typed: dict[str, str], request_: dict[str, object]) -> None:
     request, problems = request_of({**EMPTY, "handler": "h", **typed})
     assert problems == {}
     assert request == {"handler": "h", "payload": {}, **request_}
+    take = REQUESTS.command if "key" in request else REQUESTS.run
+    take(request)  # what is sent is whole
 
 
 @pytest.mark.parametrize(

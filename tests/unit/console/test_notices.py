@@ -56,3 +56,23 @@ def test_a_dispatch_on_hold_comes_first() -> None:
     found = told(held=held, workers=0)
     assert [title for title, _ in found] == ["Dispatch is on hold.", "Queue mail has no live worker."]
     assert found[0][1].startswith("Restored from backup b7, held since 2026-11-30")
+
+
+def _fleet(*owners: str | None) -> dict[str, Any]:
+    jobs = [{"topic": "dueline.jobs", "partition": n, "owner": owner} for n, owner in enumerate(owners)]
+    return {"partitions": [*jobs, {"topic": "dueline.work.default", "partition": 0, "owner": None}]}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "titles"),
+    [
+        (_fleet("a", "b"), []),
+        (_fleet("a", None), ["1 of 2 partitions of jobs have no owner."]),
+        (_fleet(None, None), ["No dispatcher is alive."]),
+    ],
+)
+def test_that_nothing_fires_is_told(fleet: dict[str, Any], titles: list[str]) -> None:
+    calm = {"held": None, "freshness": {"problem": None}}
+    assert [each.title for each in notices(Answer(overview=calm, queues=[CALM], fleet=fleet))] == titles
+    silent = {"held": None, "freshness": {"problem": "no broker answers"}}
+    assert notices(Answer(overview=silent, queues=[CALM], fleet=fleet)) == []

@@ -159,3 +159,16 @@ def test_whatever_parses_as_an_id_passes_its_check_and_nothing_else(text):
         return True
 
     assert passes(ids.check_id) is passes(ids.parse_id)
+
+
+@pytest.mark.parametrize(
+    ("id_", "of_grid"),
+    [
+        ("s:daily:7:g::5", True),
+        ("s:daily:7:t:x:5", False),
+        ("s:daily:7:b:x:5", False),
+        ("j" + "0" * 26, False),
+    ],
+)
+def test_only_what_the_expression_of_a_schedule_asks_for_is_of_its_grid(id_: str, of_grid: bool) -> None:
+    assert ids.is_of_grid(id_) is of_grid

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from unit.readmodel.conftest import wait_settled
 from unit.readmodel.test_jobs import DUE, T0, run_of
-from unit.test_follower_schedules import HOUR, SPEC, STATE, at, delete, fire, put, skip
+from unit.test_follower_schedules import HOUR, SPEC, STATE, at, caught_up, delete, fire, put, skip
 
 from pipeline import codec
 from pipeline.adapters.memory import MemoryReader
@@ -20,12 +20,12 @@ from pipeline.codec import Era
 from pipeline.core import keys
 from pipeline.core.backup import Hold, HoldState
 from pipeline.core.errors import InvalidInput, NotFound
-from pipeline.core.job import AckState, DeadLetter, Failure, InFlight, JobStatus, Owned, Run
+from pipeline.core.job import AckState, Failure, InFlight, JobStatus, Owned
 from pipeline.core.offset_metadata import OffsetMetadata, Start, encode
 from pipeline.core.queues import Pause, Purge, paused, purged
 from pipeline.core.queues import to_event as queue_event
 from pipeline.core.schedule import Recent, Schedule
-from pipeline.follower import WantedLetters
+from pipeline.follower import WantedSchedules
 from pipeline.follower.values import shown_instant
 from pipeline.ports import CommittedOffset, GroupProgress, Put
 from pipeline.readmodel import JobsWanted, ReadModel
@@ -35,6 +35,7 @@ from pipeline.replay.record import to_event
 from pipeline.survey import Filter, Window
 
 Settled = Callable[[], ReadModel]
+ANY = WantedSchedules()
 
 
 def put_meta(store: Any, key: bytes, value: bytes | None) -> None:
@@ -65,7 +66,7 @@ def test_a_schedule_with_its_runs(store: Any, settled: Settled) -> None:
         started = store.clock.now() - 2_000
         store.ack(run, AckState.SUCCEEDED if n > 1 else AckState.DEAD, started_at=started)
     model = settled()
-    (row,) = model.schedules().rows
+    (row,) = model.schedules(ANY).rows
     told = store.follower.schedule_views(store.clock.now())[0]
     assert {name: row[name] for name in told} == told
     assert [each["outcome"] for each in row["recent"]] == ["succeeded", "succeeded", "dead"]
@@ -107,7 +108,7 @@ def test_schedules_by_how_they_stand(store: Any, settled: Settled) -> None:
     model = settled()
 
     def those(standing: str | None) -> set[str]:
-        return {row["id"] for row in model.schedules(standing=standing).rows}
+        return {row["id"] for row in model.schedules(WantedSchedules(state=standing)).rows}
 
     assert those(None) == states.keys()
     assert those("active") == {"well", "late", "bad"}
@@ -117,19 +118,20 @@ def test_schedules_by_how_they_stand(store: Any, settled: Settled) -> None:
     assert those("failing") == {"bad"}
     with pytest.raises(InvalidInput, match=r"^state"):
         those("odd")
-    cursor = model.schedules(standing="active", limit=1).cursor
+    assert [row["id"] for row in store.follower.schedule_views(now, state="failing")] == ["bad"]
+    cursor = model.schedules(WantedSchedules(state="active"), limit=1).cursor
     with pytest.raises(InvalidInput, match=r"^cursor"):
-        model.schedules(standing="failing", cursor=cursor)
+        model.schedules(WantedSchedules(state="failing"), cursor=cursor)
 
 
 def test_of_a_paused_schedule_is_told_what_would_be_next(store: Any, settled: Settled) -> None:
     put(store, replace(STATE, paused="tax season"))
-    (row,) = settled().schedules().rows
+    (row,) = settled().schedules(ANY).rows
     assert row["next_at"] is None
     first = store.clock.now() // HOUR * HOUR + HOUR
     assert row["upcoming"] == [shown_instant(first + n * HOUR) for n in range(3)]
     put(store, replace(STATE, paused="x", spec=replace(SPEC, cron=None, after_ms=HOUR)))
-    (row,) = settled().schedules().rows
+    (row,) = settled().schedules(ANY).rows
     assert row["upcoming"] == []
 
 
@@ -139,15 +141,15 @@ def test_schedules_in_pages_by_text(store: Any, settled: Settled) -> None:
     put(store, replace(STATE, spec=replace(SPEC, id="gone"), ended="removed"))
     model, found, cursor = settled(), [], None
     while True:
-        page = model.schedules(text="report", limit=2, cursor=cursor)
+        page = model.schedules(WantedSchedules(text="report"), limit=2, cursor=cursor)
         found += [row["id"] for row in page.rows]
         if (cursor := page.cursor) is None:
             break
     assert found == ["a", "b", "c"]
     put(store, replace(STATE, spec=replace(SPEC, id="b"), paused="tax season"))
-    assert [row["id"] for row in settled().schedules(text="season").rows] == ["b"]
+    assert [row["id"] for row in settled().schedules(WantedSchedules(text="season")).rows] == ["b"]
     with pytest.raises(InvalidInput, match=r"^cursor"):
-        model.schedules(cursor="AAAA")
+        model.schedules(ANY, cursor="AAAA")
 
 
 @pytest.mark.parametrize("name", ["gone", "none", "\ud800"])
@@ -197,6 +199,40 @@ def test_what_a_schedule_left_out_is_a_row_like_any_other(store: Any, settled: S
     }
     assert [each["outcome"] for each in model.schedule("daily")["recent"]] == ["skipped"]
     assert model.schedule("daily")["recent"][0]["nominal_at"] == "2027-01-15T09:00:00.000Z"
+
+
+@pytest.mark.parametrize("folded_before", ["skip", "state", "neither"])
+def test_what_was_skipped_among_more_than_a_schedule_notes_is_told_by_its_event(
+    store: Any, settled: Settled, folded_before: str
+) -> None:
+    """The two stand on topics of their own, of which either may be read first."""
+    put(store, STATE)
+    settled()
+    after = caught_up(store)
+    for what in ("skip", "state") if folded_before == "skip" else ("state", "skip"):
+        if what == "skip":
+            skip(store, "misfire", T0 + HOUR, T0 + 10 * HOUR)
+        else:
+            put(store, after)
+        if folded_before != "neither":
+            settled()
+    view = settled().job(at(T0 + HOUR))
+    assert (view["status"], view["skipped"], view["handler"]) == ("skipped", "misfire", "report")
+    skipped = JobsWanted(statuses=frozenset({JobStatus.SKIPPED}))
+    assert [row["id"] for row in settled().jobs(skipped).rows] == [at(T0 + HOUR)]
+
+
+def test_what_fired_among_more_than_a_schedule_notes_has_its_outcome(store: Any, settled: Settled) -> None:
+    put(store, STATE)
+    settled()
+    after = caught_up(store)
+    run = fire(store, T0 + HOUR, STATE, compacted=True)
+    put(store, after)
+    assert settled().job(at(T0 + HOUR))["status"] == "queued"
+    skip(store, "misfire", T0 - HOUR, T0 + HOUR)  # whoever may append can say anything
+    store.ack(run, AckState.SUCCEEDED)
+    assert settled().job(at(T0 + HOUR))["status"] == "succeeded"
+    assert [queue["lag"] for queue in settled().queues()] == [0]
 
 
 def test_an_instant_that_a_pause_took_away_comes_back_with_a_resume(store: Any, settled: Settled) -> None:
@@ -266,40 +302,7 @@ def test_where_a_run_of_an_earlier_definition_stands_is_found_after_a_compaction
     assert [queue["lag"] for queue in settled().queues()] == [0, 0]
 
 
-# -- letters and times --------------------------------------------------------------------------------------
-
-
-def bury(store: Any, run: Run | None, reason: str, at_ms: int, offset: int = 0) -> None:
-    letter = DeadLetter(
-        reason=reason, detail="", at=at_ms, source_topic="t", source_partition=0, source_offset=offset,
-        run=run, value=None if run else b"garbage",
-    )  # fmt: skip
-    key = run.occurrence_id.encode() if run else b"t/0/%d" % offset
-    store.cluster.append(Put(store.names.dead, 0, key, codec.DEAD_LETTER.encode(letter)))
-
-
-def test_letters_are_those_of_the_follower(store: Any, settled: Settled) -> None:
-    runs = [run_of(n, handler=f"h{n % 2}") for n in range(5)]
-    for n, run in enumerate(runs):
-        bury(store, run, "max_attempts", T0 + n)
-    bury(store, replace(runs[0], run=2), "max_attempts", T0 + 100)
-    bury(store, runs[0], "max_attempts", T0 + 50)  # of an earlier run
-    bury(store, None, "undecodable", T0 + 10, offset=7)
-    bury(store, None, "undecodable", T0 + 11, offset=7)
-    store.cluster.append(Put(store.names.dead, 0, b"x", b"no letter"))
-    for run, number in ((runs[1], b"2"), (runs[2], b"1")):
-        store.cluster.append(Put(store.names.dead, 0, run.job_id.encode(), None, [("run", number)]))
-    model = settled()
-    told = [letter.view for letter in store.follower.letters(WantedLetters())]
-    assert sorted(model.letters().rows, key=str) == sorted(told, key=str)
-    assert [row["at"] for row in model.letters().rows] == sorted((v["at"] for v in told), reverse=True)
-    found, cursor = [], None
-    while True:
-        page = model.letters(handler="h0", limit=1, cursor=cursor)
-        found += [row["id"] for row in page.rows]
-        if (cursor := page.cursor) is None:
-            break
-    assert found == [runs[0].job_id, runs[4].job_id, runs[2].job_id]
+# -- times ----------------------------------------------------------------------------------------------
 
 
 def test_buckets(store: Any, settled: Settled) -> None:
@@ -383,6 +386,19 @@ def test_a_job_for_a_time_in_the_past_is_not_late_by_years(
     assert view["lateness"]["p99_ms"] == pytest.approx(2_000, rel=0.1)
     (bucket,) = settled().buckets(T0 - 2_000 * HOUR, T0 - 1_999 * HOUR, HOUR)
     assert bucket["late"] == 0
+
+
+def test_an_occurrence_that_fired_late_is_late_though_it_is_made_as_it_fires(
+    store: Any, settled: Settled
+) -> None:
+    put(store, STATE)
+    store.clock.advance(HOUR + 20_000)
+    run = fire(store, T0 + HOUR, later(STATE, 1))
+    assert run.created_at > run.due_at
+    fire(store, store.clock.now(), later(STATE, 1), "t", "by-hand")
+    assert settled().overview()["lateness"]["p99_ms"] == pytest.approx(20_000, rel=0.1)
+    (hour,) = settled().buckets(T0 + HOUR, T0 + 2 * HOUR, HOUR)
+    assert hour["late"] == 1
 
 
 # -- the installation ---------------------------------------------------------------------------------------
@@ -596,6 +612,7 @@ def test_replays(store: Any, settled: Settled) -> None:
     assert [view["id"] for view in model.replays()] == ["a", "b"]
     view = model.replay("b")
     assert (view["state"], view["counts"]["replayed"], view["requested_by"]) == ("finished", 3, "ann")
+    assert view["outcomes"] == {"counts": {}, "capped": False}
     with pytest.raises(NotFound):
         model.replay("c")
 

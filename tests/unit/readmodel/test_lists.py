@@ -21,11 +21,15 @@ from pipeline.readmodel import JobsWanted, ReadModel, lists
 Settled = Callable[[], ReadModel]
 
 
-def put_keyed(store: Any, key: str, due_at: int, incarnation: int = 7) -> Run:
+def put_keyed(store: Any, key: str, due_at: int, incarnation: int = 7, **fields: Any) -> Run:
     id_ = keyed_id(key)
     occurrence = f"{id_}.{incarnation}"
     run = replace(
-        run_of(due_at=due_at), job_id=id_, occurrence_id=occurrence, key=key, idempotency_key=occurrence
+        run_of(due_at=due_at, **fields),
+        job_id=id_,
+        occurrence_id=occurrence,
+        key=key,
+        idempotency_key=occurrence,
     )
     state = KeyState(
         incarnation=incarnation, phase="pending", highest_run=0, unique="finished", changed_at=DUE, run=run
@@ -200,6 +204,7 @@ def test_who_is_limited_to_queues_has_full_pages(store: Any, settled: Settled) -
     model, both = settled(), frozenset({"mail", "sms"})
     mail = [run.job_id for run in runs if run.queue == "mail"]
     first = model.jobs(JobsWanted(queues=frozenset({"mail"})), limit=6)
+    assert first.scanned == 6
     rest = model.jobs(JobsWanted(queues=frozenset({"mail"})), limit=6, cursor=first.cursor)
     assert [row["id"] for row in first.rows] == mail[:6]
     assert ([row["id"] for row in rest.rows], rest.cursor) == (mail[6:], None)

@@ -153,12 +153,14 @@ class Served:
         """From now on a store that says nothing counts as away soon; what was asked before had the usual time."""
         self.services.store._patience_s = 0.2
 
-    def audits(self) -> list[Any]:
+    def audits(self, *, begun: bool = False) -> list[Any]:
+        """Those of how something came out, else those of changes of many that begin."""
         found = []
         for partition in range(self.store.layout.partitions):
             log = self.store.cluster.partition(self.store.names.events, partition)
             found += [codec.EVENT.decode(record.value()) for record in log.read(0, 10_000)[0]]
-        return [event for event in found if event.kind == "audit"]
+        audits = [event for event in found if event.kind == "audit"]
+        return [event for event in audits if (event.outcome == "begun") is begun]
 
     def close(self) -> None:
         self.run(self.services.store.close())

@@ -97,6 +97,9 @@ def test_a_letter_that_its_owner_refuses_stops_no_other(served: Any, store: Any,
         ({}, "ids"),
         ({"everything": False}, "ids"),
         ({"everything": True, "handler": "h"}, "ids"),
+        ({"ids": ["j" + "0" * 26], "group": "g"}, "ids"),
+        ({"since": "yesterday"}, "since"),
+        ({"error": 1}, "error"),
         ({"ids": ["x"]}, "id"),
         ({"ids": "x"}, "ids"),
         ({"everything": True, "payload": []}, "payload"),
@@ -111,7 +114,7 @@ def test_requeues_that_make_no_sense(served: Any, store: Any, body: Any, field: 
 
 @pytest.mark.parametrize(
     ("path", "listed", "good"),
-    [("/dead", ["letters", None, None, None], b"D"), ("/schedules", ["schedules", None, None, None], b"G")],
+    [("/dead", ["letters", [None] * 8], b"D"), ("/schedules", ["schedules", *[None] * 5], b"G")],
 )
 def test_a_cursor_that_somebody_made_up_reads_no_other_rows(
     served: Any, path: str, listed: Any, good: bytes
@@ -124,12 +127,55 @@ def test_a_cursor_that_somebody_made_up_reads_no_other_rows(
         assert field_of(served.get(f"{path}?cursor={cursor}")) == "cursor"
 
 
-def test_letters_of_another_queue_are_left_alone(served: Any, store: Any) -> None:
+CHOICES = [
+    *({"handler": "email.send"}, {"queue": "default"}, {"reason": "max_attempts"}, {"error": "E"}),
+    *({"since": "2027-01-15T08:00:00Z"}, {"handler": "email.send", "error": "E"}),
+]
+OTHERS = [
+    *({"handler": "e"}, {"queue": "other"}, {"reason": "timeout"}, {"error": "F"}, {"group": "0" * 12}),
+    *({"since": "2028-01-15T08:00:00Z"}, {"handler": "e", "error": "E"}),
+]
+
+
+def test_letters_are_chosen_alike_for_a_list_for_groups_and_to_be_requeued(
+    served: Any, store: Any, eventually: Any
+) -> None:
+    store.add_queues({"other": 2})
+    run = dead_job(served, store)
+    eventually(lambda: served.get("/dead").json()["items"])
+    page = served.get("/dead/groups").json()
+    (group,) = page["items"]
+    assert (page["cursor"], page["scanned"]) == (None, 1)
+    assert group == {
+        "group": group["group"],
+        "handler": "email.send",
+        "reason": "max_attempts",
+        "error": "E",
+        "message": "no",
+        "count": 1,
+        "oldest": group["newest"],
+        "newest": group["oldest"],
+        "example": run.job_id,
+    }
+    both = [(each, 1) for each in [*CHOICES, {"group": group["group"]}]] + [(each, 0) for each in OTHERS]
+    for choice, number in both:
+        assert len(served.get("/dead", params=choice).json()["items"]) == number, choice
+        assert len(served.get("/dead/groups", params=choice).json()["items"]) == number, choice
+        counted = served.post("/dead/requeue", {**choice, "dry_run": True}).json()
+        assert counted["matched"] == number, choice
+    assert store.commands == []
+
+
+def test_letters_of_another_queue_are_left_alone(served: Any, store: Any, eventually: Any) -> None:
     store.add_queues({"billing": 2})
     dead_job(served, store)
+    eventually(lambda: served.get("/dead").json()["items"])
     limited = served.token("operator", "billing")
     assert served.post("/dead/requeue", {"everything": True}, token=limited).json()["matched"] == 0
-    assert served.get("/dead?queue=default", token=limited).status_code == 403
+    assert served.post("/dead/requeue", {"queue": "default"}, token=limited).status_code == 403
+    for path in ("/dead", "/dead/groups"):
+        assert served.get(path, token=limited).json() == {"items": [], "cursor": None}
+        assert served.get(f"{path}?queue=default", token=limited).status_code == 403
 
 
 # -- replays -------------------------------------------------------------------------------------------------
@@ -152,6 +198,7 @@ def test_a_replay_is_counted_begun_and_goes_on_by_itself(served: Any, store: Any
     eventually(lambda: served.get(f"/replays/{id_}").json()["state"] == "finished")
     view = served.get(f"/replays/{id_}").json()
     assert (view["requested_by"], view["counts"]["replayed"]) == ("local", 1)
+    assert view["outcomes"] == {"counts": {}, "capped": False}, "its owner here only says that it did"
     assert served.get("/replays").json()["items"][0]["id"] == id_
     problem(served.post(f"/replays/{id_}/cancel"), 409, "refused")
     problem(served.post(f"/replays/{id_}/resume"), 409, "refused")
@@ -407,6 +454,9 @@ def test_what_is_no_path_and_no_method(served: Any) -> None:
     problem(served.get("/jobs/a/b/c"), 404, "unknown-path")
     problem(served.get("/jobs/%ff"), 404, "unknown-path")
     problem(served.get("/jobs/%00"), 404, "unknown-path")
+    problem(served.get("//nope"), 404, "unknown-path")
+    shown = served.get("//nope", headers={"accept": "text/html,*/*;q=0.8"})
+    assert (shown.status_code, 'href="/console/"' in shown.text) == (404, True)
     answer = served.ask("PUT", "/jobs")
     problem(answer, 405, "unknown-method")
     assert answer.headers["allow"] == "GET, POST"
@@ -501,6 +551,23 @@ def test_what_was_never_caught_up_denies_nothing(served: Any, monkeypatch: pytes
     assert (answer.headers["dueline-stale"], answer.json()["freshness"]["ready"]) == ("true", False)
     problem(served.post("/jobs/bulk", {"verb": "cancel", "filter": {"handler": "h"}}), 503, "behind")
     assert served.get("//readyz").text == "catching up: 5 records behind\n"
+
+
+@pytest.mark.parametrize(
+    ("problem_", "age_ms", "why"),
+    [("the disk is full", 20, "the disk is full"), (None, 60_001, "it is behind")],
+)
+def test_what_does_not_follow_any_more_changes_nothing_by_what_it_knew(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch, problem_: str | None, age_ms: int, why: str
+) -> None:
+    """It has caught up once, but what matches now nobody can tell; nor whose a key is."""
+    from pipeline.readmodel.questions import Freshness
+
+    fresh = Freshness(behind=1, age_ms=age_ms, ready=True, problem=problem_)
+    monkeypatch.setattr(served.services.questions, "freshness", lambda: fresh)
+    cancel = {"verb": "cancel", "filter": {"handler": "h"}}
+    assert why in problem(served.post("/jobs/bulk", cancel), 503, "behind")["detail"]
+    assert store.commands == []
 
 
 def test_what_lags_is_told_to_be_stale_and_denies_nothing(

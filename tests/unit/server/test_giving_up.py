@@ -273,3 +273,21 @@ def test_what_is_not_even_asked_for_is_not_audited(serve: Any, store: Any, event
     appender.silent, store.cluster.reachable = False, True
     eventually(lambda: served.services.store.problem is None)
     assert noted(served, "job.cancel") == []
+
+
+def test_a_change_of_many_is_noted_before_anything_of_it_is_asked_for(served: Any, store: Any) -> None:
+    """A server that is killed meanwhile leaves no other word of it."""
+    ids = [served.post("/jobs", IN_AN_HOUR).json()["id"] for _ in range(3)]
+    noted: list[list[Any]] = []
+
+    def owner(command: Any) -> Any:
+        noted.append(served.audits(begun=True))
+        return {"outcome": "cancelled", "job_id": command.job_id}
+
+    store.owner = owner
+    served.post("/jobs/bulk", {"verb": "cancel", "ids": ids})
+    assert len(noted) == 3
+    ((first,), *_) = noted
+    assert (first.detail["verb"], first.detail["count"]) == ("jobs.cancel", "3")
+    (ended,) = (each for each in served.audits() if each.detail["verb"] == "jobs.cancel")
+    assert ended.outcome == "done"

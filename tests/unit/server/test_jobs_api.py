@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from pipeline import codec
+from pipeline.client.connection import Connection
 from pipeline.core.errors import StoreUnreachable
 from pipeline.core.handler import RESULT_LIMIT
 from pipeline.core.ids import keyed_id
 from pipeline.core.job import AckState
 from pipeline.readmodel.questions import Freshness
-from pipeline.server import bulk, job_changes
+from pipeline.server import bulk, job_changes, recent
 
 NDJSON = {"content-type": "application/x-ndjson"}
 NOTHING = "j" + "0" * 26
@@ -68,7 +70,9 @@ def test_who_made_it_is_told_on_events(served: Any) -> None:
     ("body", "field"),
     [
         ({**IN_AN_HOUR, "bogus": 1}, "bogus"),
-        ({**IN_AN_HOUR, "in_": "1h"}, "body"),
+        ({**IN_AN_HOUR, "in_": "1h"}, "in_"),
+        ({**IN_AN_HOUR, "now": True}, "now"),
+        ({**IN_AN_HOUR, "": True}, "''"),
         ({**IN_AN_HOUR, "wait": "1h"}, "wait"),
         ({**IN_AN_HOUR, "at": "2030-01-31T09:30:00Z"}, "at"),
         ({"handler": "h"}, "at"),
@@ -342,7 +346,8 @@ def test_a_repeated_change_of_many_has_the_same_command_for_each(serve: Any, sto
         store.commands.clear()
         told = served.post("/jobs/bulk", body, headers=headers).json()
         assert sum(told["counts"].values()) == len(body["ids"])
-        return [command.command_id for command in store.commands]
+        made = {command.job_id: command.command_id for command in store.commands}
+        return [made[id_] for id_ in body["ids"]]
 
     a, b, both = {"idempotency-key": "a"}, {"idempotency-key": "b"}, {"verb": "requeue", "ids": ids}
     first = asked(one, both, **a)
@@ -354,9 +359,44 @@ def test_a_repeated_change_of_many_has_the_same_command_for_each(serve: Any, sto
         asked(one, both, **b),
         asked(one, both),
         asked(one, both),
-        *(asked(one, each, **a) for each in later),
+        *(asked(serve(), each, **a) for each in later),  # servers that have not heard of the key
     ]
     assert len({*first, *(id_ for each in others for id_ in each)}) == 12
+
+
+def test_many_are_requeued_without_looking_through_the_log_for_each(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one by one, but what they are made of is read where it stands, and who asks for one waits for none of it."""
+    job = {**IN_AN_HOUR, "headers": {"a": "1"}, "max_attempts": 3, "timeout": "9s"}
+    ids = [served.post("/jobs", job).json()["id"] for _ in range(5)]
+    store.owner = lambda command: {"outcome": "requeued", "job_id": command.job_id, "run": 2}
+    told = served.post("/jobs/bulk", {"verb": "requeue", "ids": [ids[0], NOTHING]}).json()
+    assert told["counts"] == {"requeued": 1, "not_found": 1}
+    assert [each["id"] for each in told["errors"]] == [NOTHING]
+    one_by_one = []
+    for id_ in ids:
+        assert served.post(f"/jobs/{id_}/requeue").status_code == 200
+        one_by_one.append(replace(store.commands[-1], command_id=""))
+    store.commands.clear()
+    looked = []
+    monkeypatch.setattr(Connection, "reading", lambda *_: looked.append(1))
+    told = served.post("/jobs/bulk", {"verb": "requeue", "ids": ids}).json()
+    assert (told["counts"], told["left"], looked) == ({"requeued": 5}, 0, [])
+    many = {command.job_id: replace(command, command_id="") for command in store.commands}
+    assert [many[id_] for id_ in ids] == one_by_one
+
+
+def test_who_has_not_heard_of_all_looks_many_up_in_the_log(
+    served: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = served.post("/jobs", IN_AN_HOUR).json()["id"]
+    store.owner = lambda command: {"outcome": "requeued", "job_id": command.job_id, "run": 2}
+    monkeypatch.setattr(served.questions, "wait_for", lambda *_: False)
+    monkeypatch.setattr(recent, "WAIT_MS", 10)
+    monkeypatch.setattr(served.questions, "runs_of", lambda _: pytest.fail("it knows a part"))
+    told = served.post("/jobs/bulk", {"verb": "requeue", "ids": [id_]}).json()
+    assert told["counts"] == {"requeued": 1}
 
 
 # -- a stream ------------------------------------------------------------------------------------------------

@@ -22,8 +22,21 @@ def test_it_is_served_to_whoever_asks_and_a_browser_may_style_it_and_run_nothing
     assert answer.headers["content-security-policy"].startswith(
         "default-src 'none'; style-src 'unsafe-inline'"
     )
-    assert answer.text == reference.page()
+    assert answer.text == reference.page("http://localhost")
     assert "<script" not in answer.text
+
+
+def test_examples_are_for_the_server_that_was_asked() -> None:
+    page = reference.page("https://jobs.example:8443")
+    assert "curl https://jobs.example:8443/api/v1/jobs " in page
+    assert reference.LOCAL not in page
+    for url in ("http://a'b", "http://<b>", "http://a b", "javascript://a", "http://" + "a" * 300):
+        assert reference.page(url) == reference.page()
+
+
+def test_no_markdown_is_left() -> None:
+    text = unescape(re.sub(r"<pre>.*?</pre>|<style>.*?</style>|<[^>]+>", "", reference.page(), flags=re.S))
+    assert not re.search(r"\*\*|`|\]\(|\[[\w./-]+\.md\]", text)
 
 
 def test_every_endpoint_is_there_with_an_example_and_what_it_takes() -> None:

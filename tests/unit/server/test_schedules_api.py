@@ -327,6 +327,19 @@ def test_what_a_file_would_change_is_told(served: Any, store: Any) -> None:
         assert field_of(served.post("/schedules/sync", {**body, **change})) == field
 
 
+def test_schedules_are_listed_by_state_source_and_handler(served: Any, store: Any, eventually: Any) -> None:
+    stored(store)
+    view = known(served, eventually).json()
+    source, handler = view["spec"]["source"], view["spec"]["handler"]
+    for query, number in (
+        ({"state": "active"}, 1), ({"state": "paused"}, 0), ({"source": source, "handler": handler}, 1),
+        ({"source": "app:other"}, 0), ({"handler": "other"}, 0), ({"text": "dail"}, 1),
+        ({"text": "x", "state": "active"}, 0),
+    ):  # fmt: skip
+        assert len(served.get("/schedules", params=query).json()["items"]) == number, query
+    assert field_of(served.get("/schedules?state=odd")) == "state"
+
+
 def test_an_occurrence_is_asked_for_behind_what_its_schedule_was_told(
     served: Any, store: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_target_without_its_halves_is_refused(write: Write, target: str) -> No
     [
         (GOOD, "ap", "shop_a has no 'ap'; did you mean 'app'?"),
         (GOOD, "jobs", "shop_a has no 'jobs'; its Dueline is 'app'"),
+        (f"{GOOD}nape = dict", "nope", "shop_a has no 'nope'; its Dueline is 'app'"),
         ("x = 1", "jobs", "shop_a has no 'jobs'"),
         ("app = 1", "app", "shop_a:app is int, not a Dueline"),
         (f"{GOOD}make = dict", "make", "shop_a:make is type, not a Dueline; its Dueline is 'app'"),

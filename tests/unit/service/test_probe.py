@@ -21,8 +21,14 @@ Measured = tuple[str, int, int, int]
 
 
 class Message:
-    def __init__(self, topic: str, partition: int, value: bytes | None, at: int, error: Any = None) -> None:
+    def __init__(
+        self, topic: str, partition: int, value: bytes | None, at: int, error: Any = None, key: bytes = b"o"
+    ) -> None:
         self._place, self._value, self._at, self._error = (topic, partition), value, at, error
+        self._key = key
+
+    def key(self) -> bytes:
+        return self._key
 
     def topic(self) -> str:
         return self._place[0]
@@ -44,12 +50,14 @@ def eof(topic: str = "t.work.mail", partition: int = 1) -> Message:
     return Message(topic, partition, None, 0, KafkaError(END_OF_PARTITION))
 
 
-def fired(due_at: int, appended_at: int, *, created_at: int = T0, partition: int = 1) -> Message:
+def fired(
+    due_at: int, appended_at: int, *, created_at: int = T0, partition: int = 1, id_: str = "o"
+) -> Message:
     run = Run(
-        job_id="j", occurrence_id="o", due_at=due_at, run=1, queue="mail", handler="h", created_at=created_at,
+        job_id="j", occurrence_id=id_, due_at=due_at, run=1, queue="mail", handler="h", created_at=created_at,
         nominal_at=due_at, idempotency_key="k", payload=b"{}",
     )  # fmt: skip
-    return Message("t.work.mail", partition, codec.RUN.encode(run), appended_at)
+    return Message("t.work.mail", partition, codec.RUN.encode(run), appended_at, key=id_.encode())
 
 
 class FakeConsumer:
@@ -188,6 +196,12 @@ def test_a_job_that_was_due_before_it_was_made_is_not_a_late_one() -> None:
     house = House()
     house.turn((eof(),), (fired(T0 - 5_000, T0 + 2, created_at=T0),))
     assert (house.measured, house.kinds) == ([], ["due_at_creation"])
+
+
+def test_an_occurrence_of_a_schedule_is_made_as_it_fires_and_late_all_the_same() -> None:
+    house = House()
+    house.turn((eof(),), (fired(T0 - 5_000, T0 + 2, created_at=T0, id_=f"s:daily:7:g::{T0 - 5_000}"),))
+    assert [due for _, due, _, _ in house.measured] == [T0 - 5_000]
 
 
 def test_foreign_bytes_are_counted_and_passed_over() -> None:

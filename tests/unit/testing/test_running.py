@@ -285,3 +285,24 @@ def test_the_kit_loads_neither_kafka_nor_a_database() -> None:
         [sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout == "\n"
+
+
+def test_an_occurrence_of_a_schedule_is_what_its_handler_is_told(app: Dueline) -> None:
+    @app.job("report", max_age="2h")
+    def report(ctx: Any) -> list[str]:
+        return [ctx.schedule_id, ctx.nominal_at.isoformat(), ctx.last_success_at.isoformat()]
+
+    told: dict[str, Any] = {"schedule_id": "daily", "last_success_at": NOW - timedelta(days=1)}
+    midnight = NOW - timedelta(hours=1)
+    outcome = run_job(app, "report", nominal_at=midnight, **told)
+    assert outcome.result == ["daily", "2029-12-31T23:00:00+00:00", "2029-12-31T00:00:00+00:00"]
+    assert run_job(app, "report", nominal_at=NOW - timedelta(hours=3), **told).reason == "max_age"
+    assert run_job(app, "echo", {"a": 1}).result == {"a": 1}
+
+
+@pytest.mark.parametrize("option", ["nominal_at", "last_success_at"])
+@pytest.mark.parametrize("value", ["2030-01-01", datetime(2030, 1, 1), 5])  # noqa: DTZ001
+def test_an_instant_that_is_none_is_refused_by_name(app: Dueline, option: str, value: Any) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(InvalidInput, match=rf"^{option}: "):
+        run_job(app, "echo", **options)

@@ -16,6 +16,10 @@ from pipeline.server.console.words import sendable
 
 View = dict[str, Any]
 ROWS = 50
+_WHAT = (
+    "Changes that were made through a server: on these pages, or by its API. What the command line, a service or"
+    " an app did through Kafka is not here."
+)
 FILTERS = (("by", "Who"), ("job", "Job"), ("schedule", "Schedule"))
 
 
@@ -26,6 +30,7 @@ async def activity(visit: Visit) -> None:
     cursor = visit.query("after")
     with frame.body:
         _filter(asked)
+        Tag("p", _WHAT, "muted").style("margin: 12px 0")
     page = _Activity(asked, cursor)
 
     gathering = Gathering(ROWS, cursor or None)

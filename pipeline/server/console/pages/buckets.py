@@ -50,6 +50,10 @@ SCALES = {
     "days": Scale(label="Hours", width_ms=3_600_000, columns=24, rows=10, past=6),
 }
 BAD = ("dead",)
+_TO_COME = (
+    "Of each schedule only the next instant is a job yet: what it fires after that is not on this map. Crontab"
+    " shows it."
+)
 TROUBLED = 12
 
 
@@ -59,8 +63,10 @@ async def buckets(visit: Visit) -> None:
     chosen = next(name for name, each in SCALES.items() if each is scale)
     around = _around(visit.query("at"))
     page = _Buckets(visit, scale)
-    with frame.body, Tag("div", classes="toolbar"):
-        _pills(chosen, around)
+    with frame.body:
+        with Tag("div", classes="toolbar"):
+            _pills(chosen, around)
+        Tag("p", _TO_COME, "muted").style("margin: 12px 0")
 
     def ask(who: Principal) -> tuple[int, int, Sequence[View]]:
         who.require_all_queues()

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from pipeline.follower import WantedSchedules
 from pipeline.follower.schedules import STANDINGS
 from pipeline.readmodel.questions import Page
 from pipeline.server.access import Principal
@@ -26,40 +27,51 @@ ROWS = 50
 
 async def crontab(visit: Visit) -> None:
     frame = Frame(visit, "Crontab", current="crontab")
-    wanted, standing, cursor = visit.query("q"), visit.query("state"), visit.query("after")
+    wanted, standing, source, cursor = (visit.query(name) for name in ("q", "state", "source", "after"))
     with frame.head.tools:
         if visit.operates:
             link("New schedule", links.to("schedule/edit"), "btn main")
     with frame.body, Tag("div", classes="toolbar"):
         with search_form("crontab"):
             search_field(wanted, label="Find by id or handler", placeholder="part of an id or handler")
-            if standing:
-                Tag("input", type="hidden", name="state").props["^value"] = sendable(standing)
-        _pills(wanted, standing)
-    page = _Crontab(visit, wanted, standing, cursor)
+            for name, kept in (("state", standing), ("source", source)):
+                if kept:
+                    Tag("input", type="hidden", name=name).props["^value"] = sendable(kept)
+        _pills(wanted, standing, source)
+    page = _Crontab(visit, wanted, standing, source, cursor)
 
     gathering = Gathering(ROWS, cursor or None)
 
     def ask(who: Principal) -> Page:
-        schedules = partial(
-            visit.questions.schedules, text=wanted or None, standing=standing or None, queues=who.queues
+        those = WantedSchedules(
+            text=wanted or None, state=standing or None, source=source or None, queues=who.queues
         )
+        schedules = partial(visit.questions.schedules, those)
         return gathering.more(0, lambda _, n, at: schedules(limit=n, cursor=at)).page
 
     await frame.live(ask, page.show)
 
 
-def _pills(wanted: str, standing: str) -> None:
+def _pills(wanted: str, standing: str, source: str) -> None:
     with Tag("nav", classes="pills", aria_label="By state"):
         for word in ("", *STANDINGS):
-            pill = link(word or "any state", links.to("crontab", q=wanted, state=word), "pill")
+            at = links.to("crontab", q=wanted, state=word, source=source)
+            pill = link(word or "any state", at, "pill")
             if word == standing:
                 pill.props["aria-current"] = "true"
+    if source:
+        with Tag("nav", classes="pills", aria_label="By source"):
+            link("any source", links.to("crontab", q=wanted, state=standing), "pill")
+            kept = link(
+                f"from {source}", links.to("crontab", q=wanted, state=standing, source=source), "pill"
+            )
+            kept.props["aria-current"] = "true"
 
 
 class _Crontab:
-    def __init__(self, visit: Visit, wanted: str, standing: str, cursor: str) -> None:
+    def __init__(self, visit: Visit, wanted: str, standing: str, source: str, cursor: str) -> None:
         self._visit, self._wanted, self._standing, self._cursor = visit, wanted, standing, cursor
+        self._source = source
         self._table: Table | None = None
         self._zones: dict[str, str] = {}
 
@@ -67,8 +79,9 @@ class _Crontab:
         if self._table is None:
             with Tag("section", classes="block"), Tag("div", classes="flush"):
                 self._table = Table(_columns(self._visit), caption="Schedules", act=self._act)
-                self._none = _nothing(self._wanted, self._standing)
-                asked = {"state": self._standing} if self._standing else {}
+                self._none = _nothing(self._wanted, self._standing, self._source)
+                both = {"state": self._standing, "source": self._source}
+                asked = {name: value for name, value in both.items() if value}
                 self._pager = Pager("crontab", at_first=not self._cursor, q=self._wanted, **asked)
         self._none.mark_as("empty" if not page.rows and page.cursor is None else "hidden")
         self._table.show([self._row(view) for view in page.rows])
@@ -108,11 +121,12 @@ def _without_zone(words: str, tz: str) -> str:
     return words.replace(f" {tz.rpartition('/')[2].replace('_', ' ')}", "", 1)
 
 
-def _nothing(wanted: str, standing: str) -> Tag:
-    if wanted or standing:
+def _nothing(wanted: str, standing: str, source: str) -> Tag:
+    if wanted or standing or source:
         named = f"has {wanted!r:.80} in its id or handler" if wanted else ""
         stands = f"is {clean(standing, 40)}" if standing else ""
-        return empty("No schedules match", f"None {' and '.join(filter(None, (stands, named)))}.")
+        comes = f"comes from {clean(source, 80)}" if source else ""
+        return empty("No schedules match", f"None {' and '.join(filter(None, (stands, comes, named)))}.")
     return empty(
         "No schedules yet", "Create one here, with dueline cron create, or with @app.cron in your code."
     )

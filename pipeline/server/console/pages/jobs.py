@@ -175,7 +175,8 @@ _NO_MATCH = "No jobs match", "Try fewer words, another status or another due tim
 _NO_JOB = "No jobs yet", "Create one with dueline job create, with POST /api/v1/jobs, or in Python."
 _DOING = {"cancel": "Cancelling", "requeue": "Requeuing"}
 _MEANING = {
-    "cancel": "Pending jobs will not fire; jobs that have fired are left alone.",
+    "cancel": "Pending jobs will not fire; jobs that have fired are left alone, and so is what a schedule has still"
+    " to come.",
     "requeue": "Each job that has ended gets one more run, under its own idempotency key.",
 }
 _COLUMNS = [

@@ -217,6 +217,8 @@ def notices(answer: Answer) -> list[Notice]:
         found.append(
             Notice("Dispatch is on hold.", f"{told} Nothing fires until it is released with dueline release.")
         )
+    if not answer.overview["freshness"].get("problem"):
+        found += _without_owner(answer.fleet)
     for queue in answer.queues:
         name, waiting = queue["queue"], queue["lag"] or 0
         stand = f"{plural(waiting, 'run')} waiting." if waiting else ""
@@ -231,6 +233,18 @@ def notices(answer: Answer) -> list[Notice]:
             told = f"{plural(queue['parked'], 'run')} parked until one is there."
             found.append(Notice(f"Queue {name} has a handler that no live worker knows.", told, name))
     return found
+
+
+def _without_owner(fleet: View) -> list[Notice]:
+    """Of partitions of jobs: of work each queue tells."""
+    parts = [each for each in fleet.get("partitions", ()) if each["topic"].endswith(".jobs")]
+    idle = sum(each["owner"] is None for each in parts)
+    if not idle:
+        return []
+    if idle == len(parts):
+        return [Notice("No dispatcher is alive.", "Nothing fires until one is: start dueline dispatcher.")]
+    told = "What is due there fires once a dispatcher has taken them; look at Fleet if none does."
+    return [Notice(f"{idle} of {plural(len(parts), 'partition')} of jobs have no owner.", told)]
 
 
 _HANDLERS = [

@@ -119,6 +119,7 @@ def _stands(view: View) -> None:
             ("Limited to", _narrowed(view) or None),
             ("Rate", "no limit" if view["rate"] is None else f"{number(view['rate'])} a second"),
             ("Totals", counts(view["counts"])),
+            ("Of these now", _now(view["outcomes"])),
             ("Jobs", partial(link, "see how they stand now", links.jobs(_search(view)))),
             ("Requested by", view["requested_by"]),
             ("Run by", view["runner"]),
@@ -128,6 +129,12 @@ def _stands(view: View) -> None:
             ("Last update", partial(instant, view["updated_at"], "full")),
         )
     )
+
+
+def _now(outcomes: View) -> str:
+    """How what it has emitted stands."""
+    more = "; there are more, which are not counted" if outcomes["capped"] else ""
+    return counts(outcomes["counts"]) + more
 
 
 def _search(view: View) -> str:

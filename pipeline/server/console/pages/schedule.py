@@ -145,7 +145,9 @@ class _Schedule:
         self._shown["spec"] = spec
         self._spec.clear()
         with self._spec:
-            facts([*said(spec), ("Kept by", spec.get("source")), ("Version", spec.get("version"))])
+            source = spec.get("source")
+            kept = source and partial(link, source, links.to("crontab", source=source))
+            facts([*said(spec), ("Kept by", kept), ("Version", spec.get("version"))])
             if "payload" in spec:
                 written = json.dumps(spec["payload"], ensure_ascii=False)
                 with Tag("div", classes="row").style("margin-top: 12px"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from nicegui.element import Element
 
+from pipeline.server.console.parts.too_long import unless_too_long
 from pipeline.server.console.words import NOTHING, clean, sendable
 
 Act = Callable[[], Any]
@@ -55,7 +56,7 @@ def button(
     for name, given in (("disabled", disabled), ("autofocus", autofocus)):
         if given:
             made.put(name, True)
-    made.on("click", lambda _: act(), args=[])
+    made.on("click", lambda _: unless_too_long(act), args=[])
     return made
 
 

@@ -1,6 +1,11 @@
 // A labelled input that owns what is typed: the page may be drawn again while somebody types.
 const { h } = Vue;
 let made = 0;
+// A text goes in pieces of so many characters, and up to so many in all: a message of a million bytes, as which it is
+// escaped twice, is dropped on its way, and the server would be left with what stood there before.
+const PIECE = 60_000;
+const MOST = 4_000_000;
+const LONG = "It is too long for this page, and nothing is done with it: use the command line or the API.";
 
 export default {
   props: {
@@ -8,7 +13,7 @@ export default {
     tz: String, name: String, required: Boolean, slow: Number, disabled: Boolean, autofocus: Boolean, list: Array,
   },
   emits: ["input"],
-  data() { return { own: this.value, id: `f${++made}`, timer: null, picking: false, zones: 0 }; },
+  data() { return { own: this.value, id: `f${++made}`, timer: null, picking: false, zones: 0, long: false }; },
   watch: { value(now) { this.own = now; }, error(now) { if (now) this.reveal(); } },
   mounted() {
     if (this.autofocus) this.$refs.input.focus();
@@ -26,6 +31,7 @@ export default {
     },
     typed(value) {
       this.own = value;
+      this.long = typeof value === "string" && value.length > MOST;
       clearTimeout(this.timer);
       this.timer = setTimeout(this.tell, this.slow ?? 0);
     },
@@ -33,12 +39,25 @@ export default {
       clearTimeout(this.timer);
       this.timer = null;
       this.own = value;
+      this.long = false;
     },
     // What was typed is told before a button that is pressed next.
     tell() {
       clearTimeout(this.timer);
-      if (this.timer !== null) this.$emit("input", this.own);
+      if (this.timer !== null) this.send();
       this.timer = null;
+    },
+    send() {
+      const value = this.own;
+      if (this.long) this.$emit("input", { long: true });
+      else if (typeof value !== "string" || value.length <= PIECE) this.$emit("input", value);
+      else {
+        for (let at = 0, end; at < value.length; at = end) {
+          end = Math.min(at + PIECE, value.length);
+          if (end < value.length && value.codePointAt(end - 1) > 0xffff) end--; // a character of two is not parted
+          this.$emit("input", { first: at === 0, text: value.slice(at, end), last: end === value.length });
+        }
+      }
     },
     // The browser's own picker: by mouse it opens at once, by keyboard its parts are typed or walked with arrows.
     pick(event) {
@@ -84,10 +103,11 @@ export default {
     },
   },
   render() {
-    const told = [this.hint && `${this.id}h`, this.warning && `${this.id}w`, this.error && `${this.id}e`].filter(Boolean).join(" ");
+    const error = this.long ? LONG : this.error;
+    const told = [this.hint && `${this.id}h`, this.warning && `${this.id}w`, error && `${this.id}e`].filter(Boolean).join(" ");
     const common = {
       id: this.id, ref: "input", name: this.name, required: this.required || undefined, disabled: this.disabled || undefined,
-      "aria-describedby": told || undefined, "aria-invalid": this.error ? "true" : undefined,
+      "aria-describedby": told || undefined, "aria-invalid": error ? "true" : undefined,
       onBlur: this.left,
     };
     const onInput = (event) => this.typed(event.target.value);
@@ -105,7 +125,7 @@ export default {
       ...(this.list ? [h("datalist", { id: `${this.id}l` }, this.list.map((value) => h("option", { value })))] : []),
       ...(this.hint ? [h("span", { class: "hint", id: `${this.id}h` }, this.hint)] : []),
       ...(this.warning ? [h("span", { class: "warning", id: `${this.id}w`, role: "status" }, this.warning)] : []),
-      ...(this.error ? [h("span", { class: "error", id: `${this.id}e`, role: "alert" }, this.error)] : []),
+      ...(error ? [h("span", { class: "error", id: `${this.id}e`, role: "alert" }, error)] : []),
     ]);
   },
 };

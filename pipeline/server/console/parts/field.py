@@ -12,10 +12,11 @@ from typing import Any
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
+from pipeline.server.console.parts.too_long import TooLong, unless_too_long
 from pipeline.server.console.words import clean, sendable
 
-LONGEST = 100_000
-"""Characters that one field may bring."""
+PIECES = 100
+"""In which a text comes at most, as field.js parts it."""
 
 
 class Field(Element, component="field.js"):
@@ -41,6 +42,8 @@ class Field(Element, component="field.js"):
         """`tz` of an instant: the zone it is picked in; empty: in which the page shows instants."""
         super().__init__()
         self.value: str | bool = value
+        self._too_long = False
+        self._pieces: list[str] = []
         self._changed = changed
         self._props.update(
             kind=kind, label=label, value=sendable(value) if isinstance(value, str) else value, slow=slow
@@ -61,7 +64,9 @@ class Field(Element, component="field.js"):
 
     @property
     def text(self) -> str:
-        """What stands in it, without spaces around."""
+        """What stands in it, without spaces around. TooLong."""
+        if self._too_long:
+            raise TooLong("field", "is too long for a page")
         return self.value.strip() if isinstance(self.value, str) else ""
 
     def blame(self, problem: str) -> None:
@@ -76,7 +81,7 @@ class Field(Element, component="field.js"):
 
     def show(self, value: str) -> None:
         """Put another value in."""
-        self.value = value
+        self.value, self._too_long = value, False
         self._props["value"] = sendable(
             value
         )  # as it was, maybe, and then the browser would keep what was typed
@@ -89,7 +94,13 @@ class Field(Element, component="field.js"):
 
     def _typed(self, event: GenericEventArguments) -> Any:
         value = event.args
-        if isinstance(value, bool) or (isinstance(value, str) and len(value) <= LONGEST):
-            self.value = value
-            return self._changed() if self._changed is not None else None
-        return None
+        match value:
+            case {"first": bool(first), "text": str(text), "last": bool(last)}:
+                self._pieces = [text] if first else [*self._pieces[:PIECES], text]
+                value = "".join(self._pieces) if last and len(self._pieces) <= PIECES else None
+        self._too_long = not isinstance(value, bool | str)  # or not all of it has come
+        if self._too_long:
+            return None
+        self._pieces = []
+        self.value = value
+        return unless_too_long(self._changed) if self._changed is not None else None

@@ -14,6 +14,14 @@ function spark(runs) {
   return h("span", { class: "spark", role: "img", "aria-label": `last ${runs.length} runs, oldest first: ${told}` }, bars);
 }
 
+// What is too wide is cut at its end; an id in its middle, since of ids that begin alike the ends differ.
+const TAIL = 10;
+function cut(value) {
+  const { text } = value;
+  if (!(value.mono && value.clip) || text.length <= 2 * TAIL || /[\ud800-\udfff]/.test(text)) return text;
+  return [h("span", { class: "begin" }, text.slice(0, -TAIL)), h("span", text.slice(-TAIL))];
+}
+
 function cell(value, act) {
   if (value === null || value === undefined || value === "") return h("span", { class: "muted" }, "–");
   if (typeof value !== "object") return String(value);
@@ -31,10 +39,11 @@ function cell(value, act) {
   if (value.acts)
     return h("div", { class: "acts" }, value.acts.map((each) =>
       h("button", { class: `btn small ${each.kind ?? ""}`, type: "button", "aria-label": each.label, onClick: () => act(each.name) }, each.text)));
-  const classes = [value.mono && "mono", value.clip && "clip", value.muted && "muted", value.nowrap && "nowrap"].filter(Boolean).join(" ");
+  const inside = cut(value);
+  const classes = [value.mono && "mono", value.clip && "clip", Array.isArray(inside) && "mid", value.muted && "muted", value.nowrap && "nowrap"].filter(Boolean).join(" ");
   const shown = value.href
-    ? h("a", { href: value.href, class: classes, title: value.clip ? value.text : undefined }, value.text)
-    : h("span", { class: classes, title: value.title ?? (value.clip ? value.text : undefined) }, value.text);
+    ? h("a", { href: value.href, class: classes, title: value.clip ? value.text : undefined, "aria-label": Array.isArray(inside) ? value.text : undefined }, inside)
+    : h("span", { class: classes, title: value.title ?? (value.clip ? value.text : undefined) }, inside);
   if (!value.copy) return shown;
   return h("span", { class: "nowrap" }, [shown, h("button", { class: "copy", type: "button", "data-copy": value.copy, "aria-label": `copy ${value.copy}` }, "copy")]);
 }
