@@ -59,7 +59,7 @@ def test_a_form_whose_token_is_revoked_goes_on_after_a_sign_in(
         press(page, "Create")
         page.wait_for_url("**/console/job?id=jnew")
         assert served.store.done == [
-            ("create_job", {"request": {"handler": "email.send", "payload": {"n": 1}}})
+            ("create_job", {"request": {"handler": "email.send", "payload": {"n": 1}, "in_": "0s"}})
         ]
 
 
