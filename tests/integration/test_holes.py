@@ -163,8 +163,13 @@ def test_h14_an_index_that_was_lost_is_read_from_the_beginning_not_from_the_offs
     shop: Fleet, eventually: Eventually
 ) -> None:
     once = started(shop, eventually)
-    refs = [shop.client.schedule("any", {}, at=in_seconds(15)).id for _ in range(40)]
+    refs = [shop.client.schedule("any", {}, at=in_seconds(20)).id for _ in range(40)]
     fires(shop, eventually)
+    # On every partition: those above are due in another bucket than the others at times, and stand elsewhere then.
+    jobs = ({"handler": "any", "in_": "50ms", "key": f"k{n}"} for n in range(24))
+    keyed = [ref.id for ref in shop.client.schedule_many(jobs)]
+    assert {load_layout(shop.settings).home(id_) for id_ in keyed} == {*range(PARTITIONS)}
+    eventually(lambda: len(fired(shop)) == 8 + len(keyed), timeout=60)
     stopped(once)
     group = Consumer(
         {
