@@ -29,36 +29,12 @@ from pipeline.core.sight import Sight
 SERVER_S = 5.0
 """What a server may need itself, beside the time-out of its store."""
 JOB = (
-    *("id", "handler", "status", "due_at", "created_at", "ended_at", "key", "queue", "labels", "schedule"),
-    *(
-        "occurrence",
-        "serial",
-        "failures",
-        "skipped",
-        "reason",
-        "waits_behind",
-        "kept",
-        "payload",
-        "result",
-        "runs",
-    ),
-)
+    "id", "handler", "status", "due_at", "created_at", "ended_at", "key", "queue", "labels", "schedule", "occurrence",
+    "serial", "failures", "skipped", "reason", "waits_behind", "kept", "payload", "result", "runs",
+)  # fmt: skip
 ROW = (
-    *(
-        "id",
-        "handler",
-        "status",
-        "due_at",
-        "queue",
-        "key",
-        "run",
-        "failures",
-        "labels",
-        "schedule",
-        "ended_at",
-    ),
-    "error",
-)
+    "id", "handler", "status", "due_at", "queue", "key", "run", "failures", "labels", "schedule", "ended_at", "error",
+)  # fmt: skip
 WHY = ("id", "status", "waits_for", "sentence")
 """What the commands show of a job; a server tells more."""
 ADDED = ("recent", "upcoming", "etag")
