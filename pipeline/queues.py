@@ -148,24 +148,12 @@ def waiting(
     scan: Scan, names: Names, queue: str, partitions: int, ends: Sequence[int] | None = None
 ) -> Waiting:
     """What waits in a queue, below `ends` if they are given. Reads all of it. StoreUnreachable."""
-    topic = names.work(queue)
-    committed = scan.committed(names.worker_group(queue), topic, partitions)
     count, oldest = 0, []
-    for number in range(partitions):
-        low, _, end = scan.span(topic, number)
-        if ends is not None:
-            end = min(end, ends[number])
-        at = committed.get(number, CommittedOffset(0))
-        start = max(low, at.offset)
-        if start >= end:
-            continue
-        begun = _Begun(at)
-        begun.read_on(scan, names.acks(queue), number)
-        for batch in scan.batches(topic, number, start, end):
-            there = begun.left(batch)
-            if there:
-                oldest.append(there[0].timestamp()[1])
-            count += len(there)
+    for begun, batch in _from_group(scan, names, queue, partitions, ends):
+        there = begun.left(batch)
+        if there:
+            oldest.append(there[0].timestamp()[1])
+        count += len(there)
     return Waiting(count=count, oldest=min(oldest, default=None))
 
 
@@ -193,10 +181,23 @@ def _first_unended(scan: Scan, topic: str, number: int, at: CommittedOffset) -> 
 def open_runs(scan: Scan, names: Names, queue: str, partitions: int) -> Iterator[tuple[Record, bool]]:
     """The runs of a queue that have not ended, and of each whether a worker has started it, as the group's offset and
     the acks tell. Reads all of them. StoreUnreachable."""
+    for begun, batch in _from_group(scan, names, queue, partitions):
+        for record in batch:
+            offset = record.offset() or 0
+            if not begun.has_ended(offset):
+                yield record, begun.is_started(offset)
+
+
+def _from_group(
+    scan: Scan, names: Names, queue: str, partitions: int, ends: Sequence[int] | None = None
+) -> Iterator[tuple[_Begun, Sequence[Record]]]:
+    """What stands in a queue from the group's offsets on, below `ends` if they are given, with what the acks tell."""
     topic = names.work(queue)
     committed = scan.committed(names.worker_group(queue), topic, partitions)
     for number in range(partitions):
         low, _, end = scan.span(topic, number)
+        if ends is not None:
+            end = min(end, ends[number])
         at = committed.get(number, CommittedOffset(0))
         start = max(low, at.offset)
         if start >= end:
@@ -204,10 +205,7 @@ def open_runs(scan: Scan, names: Names, queue: str, partitions: int) -> Iterator
         begun = _Begun(at)
         begun.read_on(scan, names.acks(queue), number)
         for batch in scan.batches(topic, number, start, end):
-            for record in batch:
-                offset = record.offset() or 0
-                if not begun.has_ended(offset):
-                    yield record, begun.is_started(offset)
+            yield begun, batch
 
 
 class _Begun:
